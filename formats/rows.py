@@ -1,0 +1,130 @@
+"""Rows on their way through the loader, and where each of them came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SourceRange:
+    """`rows` consecutive rows of file number `file` (position in ``Source.files``).
+
+    A row number is the 0-based physical line (text) or record (other formats), bad and blank ones counted, so that
+    row r is line r + 1 in an editor.
+    """
+
+    file: int
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Origin of the rows of a block, in order: as ranges, or, once shuffled, as file int32 [B] and row int64 [B]."""
+
+    files: tuple[str, ...]
+    ranges: tuple[SourceRange, ...] | None
+    file: I32 | None = None
+    row: I64 | None = None
+
+    @property
+    def num_rows(self) -> int:
+        if self.ranges is not None:
+            return sum(r.rows for r in self.ranges)
+        assert self.row is not None
+        return len(self.row)
+
+    def arrays(self) -> tuple[I32, I64]:
+        """(file int32 [B], row int64 [B])."""
+        if self.ranges is None:
+            assert self.file is not None
+            assert self.row is not None
+            return self.file, self.row
+        if not self.ranges:
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        file = np.repeat(
+            np.array([r.file for r in self.ranges], np.int32),
+            np.array([r.rows for r in self.ranges], np.int64),
+        )
+        row = np.concatenate([np.arange(r.first_row, r.first_row + r.rows, dtype=np.int64) for r in self.ranges])
+        return file, row
+
+    def locate(self, position: int) -> tuple[str, int]:
+        """(file name, 0-based row in it) of the row at `position`."""
+        file, row = self.arrays()
+        return self.files[int(file[position])], int(row[position])
+
+    def slice(self, offset: int, rows: int) -> Source:
+        if self.ranges is None:
+            file, row = self.arrays()
+            return Source(self.files, None, file[offset : offset + rows], row[offset : offset + rows])
+        kept = []
+        for r in self.ranges:
+            skip = min(offset, r.rows)
+            take = min(rows, r.rows - skip)
+            if take > 0:
+                kept.append(SourceRange(r.file, r.first_row + skip, take))
+            offset -= skip
+            rows -= max(take, 0)
+        return Source(self.files, tuple(kept))
+
+    def take(self, indices: I64) -> Source:
+        file, row = self.arrays()
+        return Source(self.files, None, file[indices], row[indices])
+
+    @staticmethod
+    def concat(parts: Sequence[Source]) -> Source:
+        """Sources of the same file list, one after the other; neighbouring ranges are joined."""
+        files = max((p.files for p in parts), key=len, default=())
+        if any(p.ranges is None for p in parts):
+            arrays = [p.arrays() for p in parts]
+            return Source(files, None, np.concatenate([a[0] for a in arrays]), np.concatenate([a[1] for a in arrays]))
+        joined: list[SourceRange] = []
+        for part in parts:
+            for r in part.ranges or ():
+                last = joined[-1] if joined else None
+                if last and last.file == r.file and last.first_row + last.rows == r.first_row:
+                    joined[-1] = SourceRange(last.file, last.first_row, last.rows + r.rows)
+                else:
+                    joined.append(r)
+        return Source(files, tuple(joined))
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Decoded rows (an Arrow record batch of the dataset's schema) and their source."""
+
+    data: pa.RecordBatch
+    source: Source
+
+    def __post_init__(self) -> None:
+        if self.source.num_rows != self.data.num_rows:
+            raise ValueError(f"{self.data.num_rows} rows with the source of {self.source.num_rows}")
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.data.num_rows)
+
+    def slice(self, offset: int, rows: int) -> RowBlock:
+        """A view of rows [offset, offset + rows); no copy."""
+        return RowBlock(self.data.slice(offset, rows), self.source.slice(offset, rows))
+
+    def take(self, indices: I64) -> RowBlock:
+        """Rows in the order of `indices` (a copy)."""
+        return RowBlock(self.data.take(pa.array(indices)), self.source.take(indices))
+
+    @staticmethod
+    def concat(blocks: Sequence[RowBlock]) -> RowBlock:
+        """Blocks one after the other; a single block is returned as it is."""
+        if len(blocks) == 1:
+            return blocks[0]
+        data = pa.concat_batches([b.data for b in blocks])
+        return RowBlock(data, Source.concat([b.source for b in blocks]))

@@ -1,0 +1,288 @@
+"""What a dataset's columns are: declared once, never inferred.
+
+A :class:`Schema` names the label, dense and sparse columns of a dataset and the embedding tables that the
+sparse ones look into. Every part is plain data: it can be written in code or in YAML, compared, hashed and stored
+beside a model. Unknown keys are refused, since a misspelt option that is ignored costs a training run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import pyarrow as pa
+import yaml
+
+Encoding = Literal["hex32", "hex64", "uint64", "int64"]
+DenseType = Literal["int64", "float32"]
+DenseTransform = Literal["identity", "log1p"]
+Pooling = Literal["sum", "mean", "none"]
+MissingId = Literal["key", "drop", "raise"]
+RowType = Literal["float32"]
+OptimizerName = Literal["sgd", "rowwise_adagrad"]
+
+_SPARSE_ARROW: dict[str, pa.DataType] = {
+    "hex32": pa.uint32(),
+    "hex64": pa.uint64(),
+    "uint64": pa.uint64(),
+    "int64": pa.int64(),
+}
+_DENSE_ARROW: dict[str, pa.DataType] = {"int64": pa.int64(), "float32": pa.float32()}
+
+
+class SchemaError(ValueError):
+    """A schema that contradicts itself; the message names the column or table."""
+
+
+def _check_choice(owner: str, name: str, value: object, choices: Any) -> None:
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise SchemaError(f"{owner}: {name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+
+
+def _check_name(kind: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise SchemaError(f"{kind}: a name is a non-empty string, got {name!r}")
+
+
+def table_uid(name: str) -> int:
+    """Stable unsigned 32-bit identity of a table: the first 4 bytes (little endian) of BLAKE2b of its name.
+
+    It depends on the name alone, so that adding a table to a schema changes no row of another table.
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """A label column; float32, finite."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_name("label", self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A dense column: `dtype` on disk, float32 in a batch.
+
+    A missing value is null in the record batch and becomes `fill` in the batch (before `transform`).
+    ``transform="log1p"`` is ``log(1 + max(x, 0))``, the rule of MLPerf's DLRM v1: always finite, and the same for the
+    same value in every file.
+    """
+
+    name: str
+    dtype: DenseType = "int64"
+    fill: float = 0.0
+    transform: DenseTransform = "identity"
+
+    def __post_init__(self) -> None:
+        _check_name("dense", self.name)
+        _check_choice(f"dense {self.name!r}", "dtype", self.dtype, DenseType)
+        _check_choice(f"dense {self.name!r}", "transform", self.transform, DenseTransform)
+        if not -float("inf") < self.fill < float("inf"):
+            raise SchemaError(f"dense {self.name!r}: fill={self.fill!r} is not finite")
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return _DENSE_ARROW[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse:
+    """A categorical column (a feature): 64-bit ids after decoding; every bit pattern is legal.
+
+    `table` is the name of the table it looks into (its own name when not given). ``missing="key"`` gives the missing
+    value a row of its own, distinct from id 0; ``"drop"`` gives it no row; ``"raise"`` makes it a bad record.
+    ``multi_hot`` columns are Arrow lists.
+    """
+
+    name: str
+    table: str = ""
+    encoding: Encoding = "hex32"
+    pooling: Pooling = "sum"
+    multi_hot: bool = False
+    missing: MissingId = "key"
+
+    def __post_init__(self) -> None:
+        _check_name("sparse", self.name)
+        owner = f"sparse {self.name!r}"
+        _check_choice(owner, "encoding", self.encoding, Encoding)
+        _check_choice(owner, "pooling", self.pooling, Pooling)
+        _check_choice(owner, "missing", self.missing, MissingId)
+        if not self.table:
+            object.__setattr__(self, "table", self.name)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        element = _SPARSE_ARROW[self.encoding]
+        return pa.list_(element) if self.multi_hot else element
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """An embedding table: rows of `dim` values of `dtype`, updated by `optimizer`. It has no size: it grows."""
+
+    name: str
+    dim: int = 16
+    dtype: RowType = "float32"
+    optimizer: OptimizerName = "rowwise_adagrad"
+
+    def __post_init__(self) -> None:
+        _check_name("table", self.name)
+        owner = f"table {self.name!r}"
+        if not isinstance(self.dim, int) or isinstance(self.dim, bool) or not 1 <= self.dim <= 65_536:
+            raise SchemaError(f"{owner}: dim={self.dim!r} is not an integer from 1 to 65536")
+        _check_choice(owner, "dtype", self.dtype, RowType)
+        _check_choice(owner, "optimizer", self.optimizer, OptimizerName)
+
+    @property
+    def uid(self) -> int:
+        return table_uid(self.name)
+
+    @property
+    def layout_key(self) -> tuple[int, str, str]:
+        return (self.dim, self.dtype, self.optimizer)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The features and tables of one row layout; a batch has one block of arrays for each group.
+
+    `features` and `tables` are positions in ``Schema.sparse`` and ``Schema.tables``, in schema order.
+    """
+
+    ordinal: int
+    dim: int
+    dtype: RowType
+    optimizer: OptimizerName
+    features: tuple[int, ...]
+    tables: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """Columns and tables of a dataset.
+
+    Tables that a sparse column names but that are not given get the defaults of :class:`Table`. A table that no
+    column uses is refused. Features that share a table share its rows.
+    """
+
+    labels: tuple[Label, ...] = ()
+    dense: tuple[Dense, ...] = ()
+    sparse: tuple[Sparse, ...] = ()
+    tables: tuple[Table, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name in ("labels", "dense", "sparse", "tables"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _refuse_duplicates("column", (c.name for c in (*self.labels, *self.dense, *self.sparse)))
+        _refuse_duplicates("table", (t.name for t in self.tables))
+        given = {t.name: t for t in self.tables}
+        used = dict.fromkeys(s.table for s in self.sparse)
+        unused = [name for name in given if name not in used]
+        if unused:
+            raise SchemaError(f"table {unused[0]!r} is used by no sparse column")
+        object.__setattr__(self, "tables", tuple(given.get(n) or Table(name=n) for n in used))
+        _refuse_uid_collisions(self.tables)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Row layouts in the order of their first feature."""
+        table_of = {t.name: i for i, t in enumerate(self.tables)}
+        by_layout: dict[tuple[int, str, str], list[int]] = {}
+        for position, feature in enumerate(self.sparse):
+            by_layout.setdefault(self.tables[table_of[feature.table]].layout_key, []).append(position)
+        return tuple(
+            Group(
+                ordinal=ordinal,
+                dim=dim,
+                dtype=dtype,  # type: ignore[arg-type]
+                optimizer=optimizer,  # type: ignore[arg-type]
+                features=tuple(positions),
+                tables=tuple(dict.fromkeys(table_of[self.sparse[p].table] for p in positions)),
+            )
+            for ordinal, ((dim, dtype, optimizer), positions) in enumerate(by_layout.items())
+        )
+
+    def arrow_schema(self, *, labels: bool = True) -> pa.Schema:
+        """Schema of a record batch: labels (float32), dense, sparse, in this order; a null is a missing value."""
+        columns = [pa.field(c.name, pa.float32(), nullable=False) for c in self.labels] if labels else []
+        columns += [pa.field(c.name, c.arrow_type) for c in (*self.dense, *self.sparse)]
+        return pa.schema(columns)
+
+    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Plain data that :meth:`from_dict` reads back to an equal schema."""
+        return {
+            kind.name: [{f.name: getattr(item, f.name) for f in fields(item)} for item in getattr(self, kind.name)]
+            for kind in fields(self)
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """Read plain data; an unknown key or a missing name raises :class:`SchemaError`."""
+        kinds: dict[str, type[Any]] = {"labels": Label, "dense": Dense, "sparse": Sparse, "tables": Table}
+        if not isinstance(data, Mapping):
+            raise SchemaError(f"a schema is a mapping with the keys {', '.join(kinds)}, got {type(data).__name__}")
+        _refuse_unknown("schema", data, kinds)
+        return cls(**{k: tuple(_from_items(kind, k, data.get(k) or ())) for k, kind in kinds.items()})
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Schema:
+        """Read a YAML file (safe loader: plain data only)."""
+        with open(path, encoding="utf-8") as file:
+            data = yaml.safe_load(file)
+        try:
+            return cls.from_dict(data)
+        except SchemaError as error:
+            raise SchemaError(f"{path}: {error}") from None
+
+    @property
+    def digest(self) -> str:
+        """Hex digest that differs when any column, table or option differs."""
+        return hashlib.blake2b(repr(self.to_dict()).encode(), digest_size=16).hexdigest()
+
+
+_Item = TypeVar("_Item")
+
+
+def _from_items(kind: type[_Item], key: str, items: Any) -> Iterable[_Item]:
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    if isinstance(items, (str, Mapping)) or not isinstance(items, Iterable):
+        raise SchemaError(f"{key} is a list, got {type(items).__name__}")
+    for item in items:
+        options = {"name": item} if isinstance(item, str) else item
+        if not isinstance(options, Mapping):
+            raise SchemaError(f"{key}: an entry is a name or a mapping, got {item!r}")
+        _refuse_unknown(key, options, names)
+        if "name" not in options:
+            raise SchemaError(f"{key}: an entry has no name: {dict(options)!r}")
+        yield kind(**options)
+
+
+def _refuse_unknown(owner: str, data: Mapping[str, Any], known: Iterable[str]) -> None:
+    known = list(known)
+    for key in data:
+        if key not in known:
+            raise SchemaError(f"{owner}: unknown key {key!r}; known keys: {', '.join(known)}")
+
+
+def _refuse_duplicates(kind: str, names: Iterable[str]) -> None:
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise SchemaError(f"{kind} {name!r} is declared twice")
+        seen.add(name)
+
+
+def _refuse_uid_collisions(tables: Iterable[Table]) -> None:
+    by_uid: dict[int, str] = {}
+    for table in tables:
+        other = by_uid.setdefault(table.uid, table.name)
+        if other != table.name:
+            raise SchemaError(f"tables {other!r} and {table.name!r} have the same 32-bit uid; rename one of them")

@@ -1,0 +1,99 @@
+"""The batch that the trainer receives: already indexed, already planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.formats.rows import Source
+from headrace.ingest.step_plan import StepPlan
+
+
+@dataclass(frozen=True)
+class BatchGroup:
+    """The ids of one row layout; F features, B rows, U unique rows, nnz ids.
+
+    =================== =================== ==============================================================
+    `query_ids`         int64 [nnz]         feature-major; 0 <= q < U, position in the unique rows
+    `lengths`           int32 [F·B]         ids of each bag, feature-major
+    `offsets`           int64 [F·B + 1]     running sum of lengths; also for an empty batch
+    `weights`           float32 [nnz]|None  per-sample weights
+    `unique_ids`        uint64 [U]          raw ids
+    `unique_tables`     uint32 [U]          table uids
+    `missing`           bool [U]            the row of a missing value
+    `locations`         uint64 [U]          where each unique row lives in host memory; ABSENT if evaluation
+                                            met a key that has no row
+    `positions`         int64 [nnz]         transpose: where each unique row occurs in `query_ids`, ascending
+    `position_offsets`  int64 [U + 1]       unique row u occurs at positions[position_offsets[u]:[u + 1]]
+    `slots`             int64 [U]           slot in the device arena; -1 everywhere without a plan
+    =================== =================== ==============================================================
+    """
+
+    num_features: int
+    query_ids: Tensor
+    lengths: Tensor
+    offsets: Tensor
+    weights: Tensor | None
+    unique_ids: Tensor
+    unique_tables: Tensor
+    missing: Tensor
+    locations: Tensor
+    positions: Tensor
+    position_offsets: Tensor
+    slots: Tensor
+
+    @property
+    def num_unique(self) -> int:
+        return self.slots.numel()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch of B rows.
+
+    `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
+    `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `feature_names` are those
+    of the schema's sparse columns, `groups` follow ``Schema.groups``.
+    """
+
+    dense: Tensor
+    labels: Tensor | None
+    groups: tuple[BatchGroup, ...]
+    valid: Tensor | None
+    plan: StepPlan | None
+    source: Source
+    feature_names: tuple[str, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return self.dense.shape[0]
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The batch with its tensors on `device`; plan and source stay plain host data."""
+        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The batch with its tensors in page-locked memory (needs an accelerator)."""
+        return self._map(lambda t: t.pin_memory())
+
+    def record_stream(self, stream: Any) -> None:
+        """Tell the caching allocator that `stream` uses the batch's tensors."""
+        self._map(lambda t: t.record_stream(stream) or t)  # type: ignore[func-returns-value]
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """(file, 0-based row in the file) of batch row `row`."""
+        return self.source.locate(row)
+
+    def _map(self, function: Any) -> Batch:
+        return replace(_map_tensors(self, function), groups=tuple(_map_tensors(g, function) for g in self.groups))
+
+
+def _map_tensors(item: Any, function: Any) -> Any:
+    changed = {f.name: getattr(item, f.name) for f in fields(item)}
+    return replace(item, **{k: function(v) for k, v in changed.items() if isinstance(v, Tensor)})
