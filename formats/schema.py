@@ -181,7 +181,7 @@ class Schema:
     def __post_init__(self) -> None:
         for name in ("labels", "dense", "sparse", "tables"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        _refuse_duplicates("column", (c.name for c in (*self.labels, *self.dense, *self.sparse)))
+        _refuse_duplicates("column", self.column_names)
         _refuse_duplicates("table", (t.name for t in self.tables))
         given = {t.name: t for t in self.tables}
         used = dict.fromkeys(s.table for s in self.sparse)
@@ -190,6 +190,16 @@ class Schema:
             raise SchemaError(f"table {unused[0]!r} is used by no sparse column")
         object.__setattr__(self, "tables", tuple(given.get(n) or Table(name=n) for n in used))
         _refuse_uid_collisions(self.tables)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names in the order of a record batch: labels, dense, sparse."""
+        labels, dense, sparse = (
+            (c.name for c in self.labels),
+            (c.name for c in self.dense),
+            (c.name for c in self.sparse),
+        )
+        return (*labels, *dense, *sparse)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -213,7 +223,8 @@ class Schema:
     def arrow_schema(self, *, labels: bool = True) -> pa.Schema:
         """Schema of a record batch: labels (float32), dense, sparse, in this order; a null is a missing value."""
         columns = [pa.field(c.name, pa.float32(), nullable=False) for c in self.labels] if labels else []
-        columns += [pa.field(c.name, c.arrow_type) for c in (*self.dense, *self.sparse)]
+        columns += [pa.field(c.name, c.arrow_type) for c in self.dense]
+        columns += [pa.field(c.name, c.arrow_type) for c in self.sparse]
         return pa.schema(columns)
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:

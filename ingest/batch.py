@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -84,16 +85,20 @@ class Batch:
 
     def record_stream(self, stream: Any) -> None:
         """Tell the caching allocator that `stream` uses the batch's tensors."""
-        self._map(lambda t: t.record_stream(stream) or t)  # type: ignore[func-returns-value]
+        self._map(lambda t: (t.record_stream(stream), t)[1])
 
     def locate(self, row: int) -> tuple[str, int]:
         """(file, 0-based row in the file) of batch row `row`."""
         return self.source.locate(row)
 
-    def _map(self, function: Any) -> Batch:
-        return replace(_map_tensors(self, function), groups=tuple(_map_tensors(g, function) for g in self.groups))
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        groups = tuple(_map_tensors(g, function) for g in self.groups)
+        return replace(_map_tensors(self, function), groups=groups)
 
 
-def _map_tensors(item: Any, function: Any) -> Any:
+_Item = TypeVar("_Item", Batch, BatchGroup)
+
+
+def _map_tensors(item: _Item, function: Callable[[Tensor], Tensor]) -> _Item:
     changed = {f.name: getattr(item, f.name) for f in fields(item)}
     return replace(item, **{k: function(v) for k, v in changed.items() if isinstance(v, Tensor)})

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ class Movement:
     `fetch_slots`        int64 [N]   the slots that they take
     `fetch_unique`       int64 [N]   position of the row in the unique rows of the step that it is fetched for
     `fetch_wait`         int64 [N]   move number of the row's last write-back, which must have landed; or NEVER
-    `slot_wait`          int64 [N]   move number of the eviction that vacated the slot, which must have read it; or NEVER
+    `slot_wait`          int64 [N]   move number of the eviction that vacated the slot (it must have read it); or NEVER
     ==================== =========== =====================================================================
 
     A *move number* is 2t for the `late` movement of step t and 2t + 1 for its `ahead` movement. Waits may name this
@@ -129,17 +130,15 @@ class StepPlan:
         state = hashlib.sha256(repr((self.step, self.window, self.row_bytes)).encode())
         for group in self.groups:
             state.update(repr((group.hits, group.resident, group.capacity, group.r_rows)).encode())
-            for array in (group.slots, group.hot, group.urgent):
-                _update(state, array)
+            _update_all(state, group.slots, group.hot, group.urgent)
             for movement in (group.late, group.ahead):
-                for name in fields(movement):
-                    _update(state, getattr(movement, name.name))
+                _update_all(state, *(getattr(movement, f.name) for f in fields(movement)))
         for keys in (*self.late_keys, *self.ahead_keys):
-            for array in (keys.ids, keys.tables, keys.missing):
-                _update(state, array)
+            _update_all(state, keys.ids, keys.tables, keys.missing)
         return state.hexdigest()
 
 
-def _update(state: hashlib._Hash, array: npt.NDArray[np.generic]) -> None:
-    state.update(f"{array.dtype.str}{len(array)};".encode())
-    state.update(np.ascontiguousarray(array).tobytes())
+def _update_all(state: hashlib._Hash, *arrays: npt.NDArray[Any]) -> None:
+    for array in arrays:
+        state.update(f"{array.dtype.str}{len(array)};".encode())
+        state.update(np.ascontiguousarray(array).tobytes())
