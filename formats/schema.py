@@ -25,6 +25,9 @@ MissingId = Literal["key", "drop", "raise"]
 RowType = Literal["float32"]
 OptimizerName = Literal["sgd", "rowwise_adagrad"]
 
+OPTIMIZER_STATE_FLOATS: dict[str, int] = {"sgd": 0, "rowwise_adagrad": 1}
+"""float32 values of optimizer state that a row carries behind its vector."""
+
 _SPARSE_ARROW: dict[str, pa.DataType] = {
     "hex32": pa.uint32(),
     "hex64": pa.uint64(),
@@ -163,6 +166,16 @@ class Group:
     optimizer: OptimizerName
     features: tuple[int, ...]
     tables: tuple[int, ...]
+
+    @property
+    def state_floats(self) -> int:
+        """float32 values of optimizer state a row."""
+        return OPTIMIZER_STATE_FLOATS[self.optimizer]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row: its vector and its optimizer state."""
+        return 4 * (self.dim + self.state_floats)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,8 @@ class Batch:
 
     `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `feature_names` are those
-    of the schema's sparse columns, `groups` follow ``Schema.groups``.
+    of the schema's sparse columns, `groups` follow ``Schema.groups``; `ticket` is the one by which the index commits the rows
+    that this batch brought, once it is delivered.
     """
 
     dense: Tensor
@@ -67,6 +68,7 @@ class Batch:
     plan: StepPlan | None
     source: Source
     feature_names: tuple[str, ...]
+    ticket: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -85,7 +87,12 @@ class Batch:
 
     def record_stream(self, stream: Any) -> None:
         """Tell the caching allocator that `stream` uses the batch's tensors."""
-        self._map(lambda t: (t.record_stream(stream), t)[1])
+
+        def record(tensor: Tensor) -> Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self._map(record)
 
     def locate(self, row: int) -> tuple[str, int]:
         """(file, 0-based row in the file) of batch row `row`."""
@@ -100,5 +107,6 @@ _Item = TypeVar("_Item", Batch, BatchGroup)
 
 
 def _map_tensors(item: _Item, function: Callable[[Tensor], Tensor]) -> _Item:
-    changed = {f.name: getattr(item, f.name) for f in fields(item)}
-    return replace(item, **{k: function(v) for k, v in changed.items() if isinstance(v, Tensor)})
+    values: dict[str, Any] = {f.name: getattr(item, f.name) for f in fields(item)}
+    changed: dict[str, Any] = {k: function(v) for k, v in values.items() if isinstance(v, Tensor)}
+    return replace(item, **changed)

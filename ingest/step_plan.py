@@ -68,6 +68,9 @@ class FetchKeys:
     missing: Bool
 
 
+EMPTY_KEYS = FetchKeys(ids=np.empty(0, np.uint64), tables=np.empty(0, np.uint32), missing=np.empty(0, np.bool_))
+
+
 @dataclass(frozen=True)
 class GroupPlan:
     """One row layout's share of a step plan.

@@ -1,0 +1,316 @@
+"""DataLoader: the usual chain of nodes in one call, with the interface of torch's DataLoader."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any, Literal
+
+from torchdata.nodes import BaseNode
+
+from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.reader import RowReader
+from headrace.formats.rows import RowBlock
+from headrace.formats.schema import Schema
+from headrace.indexer.dit import DIT
+from headrace.ingest.arguments import at_least
+from headrace.ingest.batch import Batch
+from headrace.ingest.engine.node import Node, NodeStats
+from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.loader_stats import LoaderStats
+from headrace.ingest.nodes.batch_rows import BatchRows
+from headrace.ingest.nodes.index import Index, index_tables
+from headrace.ingest.nodes.map_rows import Map
+from headrace.ingest.nodes.pin_batches import PinBatches
+from headrace.ingest.nodes.plan_window import PlanWindow
+from headrace.ingest.nodes.read_rows import ReadRows
+from headrace.ingest.nodes.shuffle import Shuffle
+from headrace.ingest.nodes.to_batch import ToBatch
+
+STATE_VERSION = 1
+SHUFFLE_WINDOW_ROWS = 1 << 17
+
+Paths = str | PathLike[str] | list[str | PathLike[str]]
+
+
+class DataLoader:
+    """Iterate over a click log in batches that are already indexed and planned.
+
+    Parameters
+    ----------
+    dataset
+        Files (a path, a list, a glob or a directory of Criteo text, plain or ``.gz``), a reader, or a node that gives
+        :class:`RowBlock`.
+    batch_size
+        Rows of a batch; the last one of an epoch may be shorter unless `drop_last`.
+    shuffle
+        Permute rows within windows of `shuffle_window_rows` rows, as a pure function of (`seed`, epoch). Off: the order
+        of the files, the same in every epoch.
+    schema
+        Columns of the dataset.
+    index
+        The index table to look ids up in; a new one when not given. ``loader.index`` hands it to another loader.
+    train
+        True: unseen ids get a row, and each batch carries a plan. False (evaluation): the index is read only, unknown
+        ids are read as what they would be initialised with, and ``batch.plan`` is None.
+    window, capacity, hot_rows, verify_plan
+        See :class:`PlanWindow`.
+    num_workers
+        Threads that decode and index. Results are the same for every number.
+    prefetch_factor
+        Finished batches that wait for the trainer.
+    timeout
+        Seconds that `next` may wait before it raises TimeoutError; 0 waits for ever.
+    bad_records
+        "raise", "skip", "quarantine", or a :class:`BadRecords` policy.
+    transform
+        A function RowBlock -> RowBlock, applied before batching.
+
+    Iteration
+    ---------
+    Each ``iter(loader)`` starts the next epoch from its beginning; `set_epoch` chooses its number. One iterator is
+    active at a time. The rows that a batch brings into the index become permanent when that batch is handed out;
+    starting another epoch, `close` and `load_state_dict` undo those of batches that were read ahead only.
+    """
+
+    def __init__(
+        self,
+        dataset: Paths | RowReader | BaseNode[RowBlock],
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        schema: Schema,
+        index: DIT | None = None,
+        train: bool = True,
+        window: int = 32,
+        capacity: int | None = None,
+        hot_rows: int | Literal["auto"] = "auto",
+        num_workers: int = 0,
+        prefetch_factor: int = 2,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        seed: int = 0,
+        shuffle_window_rows: int = SHUFFLE_WINDOW_ROWS,
+        bad_records: Any = "raise",
+        transform: Callable[[RowBlock], RowBlock] | None = None,
+        verify_plan: bool = False,
+    ) -> None:
+        self.batch_size = at_least("batch_size", batch_size, 1)
+        self.num_workers = at_least("num_workers", num_workers, 0)
+        self.drop_last = drop_last
+        self.schema = schema
+        self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
+        self._owns_index = index is None
+        self._exact = bad_records == "raise" and transform is None
+        self._reader: RowReader | None = None
+        self._shuffle: Shuffle | None = None
+        self._plan: PlanWindow | None = None
+
+        node = self._rows(dataset, bad_records)
+        if transform is not None:
+            node = Map(node, transform)
+        if shuffle:
+            node = self._shuffle = Shuffle(node, window_rows=shuffle_window_rows, seed=seed)
+        batches = BatchRows(node, self.batch_size, drop_last=drop_last)
+        indexed = Index(batches, schema, self.index, insert=train)
+        ready: Node[Batch]
+        if train:
+            ready = self._plan = PlanWindow(
+                indexed, schema, window=window, capacity=capacity, hot_rows=hot_rows, verify=verify_plan
+            )
+        else:
+            ready = ToBatch(indexed)
+        if pin_memory:
+            ready = PinBatches(ready)
+        self._root = Prefetch(ready, prefetch_factor=prefetch_factor, timeout_s=timeout or None)
+
+        self._epoch = 0  # of the next iteration
+        self._active: _Epoch | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._state: dict[str, Any] | None = None  # as of the last stop
+        self._running_epoch = 0
+        self._batches = 0  # of the running epoch
+        self._stats = LoaderStats()
+        self._closed = False
+
+    def _rows(self, dataset: Any, bad_records: Any) -> BaseNode[RowBlock]:
+        if isinstance(dataset, BaseNode):
+            return dataset
+        if not hasattr(dataset, "raw_blocks"):
+            dataset = CriteoFiles(dataset, self.schema, bad_records=bad_records)
+        self._reader = dataset
+        return ReadRows(dataset, num_workers=self.num_workers)
+
+    def __len__(self) -> int:
+        """Batches of an epoch, where the number of rows is known exactly; else TypeError."""
+        rows = self._reader.num_rows if self._reader is not None and self._exact else None
+        if rows is None:
+            raise TypeError(
+                "the number of batches is not known: it takes files with a manifest of row counts, bad_records='raise' "
+                "and no transform"
+            )
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._closed:
+            raise RuntimeError("the loader is closed")
+        self._end("another iterator was started")
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            self._begin(self._epoch, None)
+        else:
+            self._begin(loaded["epoch"], loaded["pipeline"])
+            self._batches = loaded["batches"]
+        self._active = _Epoch(self, resumed=loaded is not None and loaded["pipeline"] is not None)
+        return self._active
+
+    def _begin(self, epoch: int, pipeline: dict[str, Any] | None) -> None:
+        self._running_epoch = epoch
+        self._epoch = epoch + 1
+        self._state = None
+        self._batches = 0
+        if self._shuffle is not None:
+            self._shuffle.set_epoch(epoch)
+        self._root.reset(pipeline)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that is being iterated over, or, before and between epochs, of the next one."""
+        return self._running_epoch if self._active is not None else self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Number of the next epoch (it seeds the shuffle)."""
+        self._epoch = at_least("epoch", epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data: which rows were handed out. O(1), no rows in it.
+
+        The index has a snapshot of its own (``loader.index.snapshot()``), which holds the rows of just those batches.
+        """
+        if self._loaded is not None:
+            return copy.deepcopy(self._loaded)
+        started = self._active is not None or self._state is not None
+        return {
+            "version": STATE_VERSION,
+            "schema": self.schema.digest,
+            "epoch": self._running_epoch if started else self._epoch,
+            "batches": self._batches if started else 0,
+            "pipeline": self._pipeline_state() if started else None,
+        }
+
+    def _pipeline_state(self) -> dict[str, Any]:
+        return copy.deepcopy(self._state) if self._state is not None else self._root.get_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
+
+        An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
+        next epoch, whole. Loading twice: the last one counts. The batch size may differ from the saved one.
+        """
+        _check_state(state_dict, self.schema.digest)
+        self._end("load_state_dict() was called; start a new iterator")
+        self._loaded = copy.deepcopy({key: state_dict[key] for key in _STATE_KEYS})
+        self._epoch = state_dict["epoch"]
+
+    def _end(self, why: str) -> None:
+        """End the active iteration: stop reading ahead, undo what was not handed out."""
+        if self._active is None:
+            return
+        self._state = self._root.get_state()
+        self._active.end(why)
+        self._active = None
+        self._root.reset(None)
+
+    def _next(self, resumed: bool) -> Batch:
+        begin = time.perf_counter()
+        try:
+            batch = next(self._root)
+        except StopIteration:
+            if resumed:  # the state was saved at the very end of an epoch
+                self._begin(self._running_epoch + 1, None)
+                return self._next(False)
+            self._state = self._root.get_state()
+            self._active = None
+            raise
+        self._batches += 1
+        self._stats.add(batch, wait_s=time.perf_counter() - begin)
+        return batch
+
+    def stats(self) -> dict[str, Any]:
+        """What was handed out so far, and how long the trainer waited for it.
+
+        The keys of :class:`LoaderStats`, and `rows_in` and `rows_skipped` of the reader in this epoch, `window`,
+        `stale_reads` (None unless `verify_plan`) and `index_rows`.
+        """
+        reader, plan = self._reader, self._plan
+        return {
+            **self._stats.summary(),
+            "rows_in": None if reader is None else reader.rows_in,
+            "rows_skipped": None if reader is None else reader.rows_skipped,
+            "window": None if plan is None else plan.window,
+            "stale_reads": plan.stale_reads if plan is not None and plan.verify else None,
+            "index_rows": len(self.index),
+        }
+
+    def node_stats(self) -> list[NodeStats]:
+        """Items, bytes, busy and waiting time of each node, source first."""
+        return self._root.all_stats()
+
+    def close(self) -> None:
+        """Stop all threads and undo what was not handed out; bounded time, idempotent."""
+        if self._closed:
+            return
+        self._end("the loader was closed")
+        self._closed = True
+        self._root.close()
+        if self._owns_index:
+            self.index.stop_threads()
+
+    shutdown = close
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Epoch(Iterator[Batch]):
+    """One pass over the loader."""
+
+    def __init__(self, loader: DataLoader, *, resumed: bool) -> None:
+        self._loader = loader
+        self._resumed = resumed
+        self._exhausted = False
+        self._ended: str | None = None
+
+    def end(self, why: str) -> None:
+        self._ended = why
+
+    def __next__(self) -> Batch:
+        if self._exhausted:
+            raise StopIteration
+        if self._ended is not None:
+            raise RuntimeError(self._ended)
+        resumed, self._resumed = self._resumed, False
+        try:
+            return self._loader._next(resumed)
+        except StopIteration:
+            self._exhausted = True
+            raise
+
+
+_STATE_KEYS = ("version", "schema", "epoch", "batches", "pipeline")
+
+
+def _check_state(state: dict[str, Any], schema_digest: str) -> None:
+    missing = [key for key in _STATE_KEYS if key not in state]
+    if missing:
+        raise ValueError(f"not the state of a DataLoader: {missing[0]!r} is missing")
+    if state["version"] != STATE_VERSION:
+        raise ValueError(f"state of version {state['version']!r}; this release reads version {STATE_VERSION}")
+    if state["schema"] != schema_digest:
+        raise ValueError("the state belongs to another schema")

@@ -1,0 +1,98 @@
+"""A batch between the index and the trainer, held compactly: 32-bit query ids, no offsets for one-hot features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.formats.rows import Source
+from headrace.formats.schema import Schema
+from headrace.indexer.indexed import IndexedGroup
+from headrace.ingest.batch import Batch, BatchGroup
+from headrace.ingest.step_plan import FetchKeys, StepPlan
+from headrace.ingest.transpose import transpose_query_ids
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class IndexedRows:
+    """B indexed rows. `lengths[g]` is int32 [F_g·B], feature-major, or None when every bag has one id."""
+
+    schema: Schema
+    dense: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.float32] | None
+    groups: tuple[IndexedGroup, ...]
+    lengths: tuple[I32 | None, ...]
+    source: Source
+    ticket: int | None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.dense)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = [self.dense, self.labels, *self.lengths]
+        for g in self.groups:
+            arrays += [g.query_ids, g.unique_ids, g.missing, g.locations, g.is_new]
+        return sum(a.nbytes for a in arrays if a is not None)
+
+    def unique_tables(self, group: int) -> npt.NDArray[np.uint32]:
+        """uint32 [U]: table uid of each unique row of a group."""
+        indexed = self.groups[group]
+        uids = np.array([self.schema.tables[t].uid for t in indexed.tables], np.uint32)
+        return np.repeat(uids, np.diff(indexed.table_offsets))
+
+    def keys_of(self, group: int, unique: I64) -> FetchKeys:
+        """Keys of the unique rows at positions `unique` of a group."""
+        indexed = self.groups[group]
+        return FetchKeys(
+            ids=indexed.unique_ids[unique],
+            tables=self.unique_tables(group)[unique],
+            missing=indexed.missing[unique],
+        )
+
+    def to_batch(self, plan: StepPlan | None) -> Batch:
+        """The batch as the trainer receives it: final dtypes, offsets, transpose, slots of the plan."""
+        groups = tuple(self._group(g, plan) for g in range(len(self.groups)))
+        return Batch(
+            dense=torch.from_numpy(self.dense),
+            labels=None if self.labels is None else torch.from_numpy(self.labels),
+            groups=groups,
+            valid=None,
+            plan=plan,
+            source=self.source,
+            feature_names=tuple(s.name for s in self.schema.sparse),
+            ticket=self.ticket,
+        )
+
+    def _group(self, ordinal: int, plan: StepPlan | None) -> BatchGroup:
+        indexed = self.groups[ordinal]
+        num_features = len(self.schema.groups[ordinal].features)
+        lengths = self.lengths[ordinal]
+        if lengths is None:
+            lengths = np.ones(num_features * self.num_rows, np.int32)
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        query_ids, positions, position_offsets = transpose_query_ids(indexed.query_ids, indexed.num_unique)
+        slots = np.full(indexed.num_unique, -1, np.int64) if plan is None else plan.groups[ordinal].slots
+        return BatchGroup(
+            num_features=num_features,
+            query_ids=torch.from_numpy(query_ids),
+            lengths=torch.from_numpy(lengths),
+            offsets=torch.from_numpy(offsets),
+            weights=None,
+            unique_ids=torch.from_numpy(indexed.unique_ids),
+            unique_tables=torch.from_numpy(self.unique_tables(ordinal)),
+            missing=torch.from_numpy(indexed.missing),
+            locations=torch.from_numpy(indexed.locations),
+            positions=torch.from_numpy(positions),
+            position_offsets=torch.from_numpy(position_offsets),
+            slots=torch.from_numpy(slots),
+        )

@@ -1,0 +1,217 @@
+"""PlanWindow: hold the next L batches back, and plan each step exactly before it is handed out."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from torchdata.nodes import BaseNode
+
+from headrace.formats.schema import Schema
+from headrace.indexer.hotset import PresenceCounter, choose_hot
+from headrace.ingest.arguments import at_least
+from headrace.ingest.batch import Batch
+from headrace.ingest.engine.node import Node
+from headrace.ingest.indexed_rows import IndexedRows
+from headrace.ingest.plan.planner import WindowPlanner
+from headrace.ingest.plan.verifier import PlanVerifier, Violation
+from headrace.ingest.step_plan import EMPTY_KEYS, I64, U64, FetchKeys, StepPlan
+
+PEEK_BATCHES = 100
+"""Batches from which the hot rows are chosen, before batch 0 is planned."""
+
+DEFAULT_CAPACITY_ROWS = 1 << 20
+"""Arena rows of each layout when none are asked for."""
+
+ONE_RANK_PIN_COST = 0.5
+"""Price of pinning a row, in late fetches a batch: with one rank nothing is all-reduced, but a pinned row takes a slot
+at every step, so it should be used at least every other step."""
+
+_RUNS = itertools.count(1)
+
+
+class PlanWindow(Node[Batch]):
+    """Plan each step of a stream of indexed rows over a window of the next `window` batches.
+
+    One :class:`WindowPlanner` a row layout, each with an arena of `capacity` rows. Step t is planned when batch
+    t + window has been indexed, or the stream has ended: the last batches are planned over what is left, none is
+    dropped. An error of the source is raised at its place in the stream, after the batches before it.
+
+    `hot_rows` rows of each layout are pinned in the arena's R chunk: those present in most of the first
+    :data:`PEEK_BATCHES` batches, which are buffered for it. "auto" takes the rows that the threshold rule of
+    :func:`headrace.indexer.hotset.choose_hot` names, at most half of the arena.
+
+    With ``verify=True`` every plan is proved by :class:`PlanVerifier` before it is handed out; a violation raises.
+    """
+
+    def __init__(
+        self,
+        source: BaseNode[IndexedRows],
+        schema: Schema,
+        *,
+        window: int,
+        capacity: int | None = None,
+        hot_rows: int | Literal["auto"] = "auto",
+        verify: bool = False,
+    ) -> None:
+        super().__init__(source)
+        self.schema = schema
+        self.window = at_least("window", window, 0)
+        self.capacity = at_least("capacity", DEFAULT_CAPACITY_ROWS if capacity is None else capacity, 1)
+        self.hot_rows = hot_rows if hot_rows == "auto" else at_least("hot_rows", hot_rows, 0)
+        self.verify = verify
+        self._defer_source_delivery()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._run = next(_RUNS)
+        self._step = 0
+        self._held: deque[tuple[IndexedRows, dict[str, Any]]] = deque()  # read, not yet handed out
+        self._unpushed = 0  # the last so many of them are not yet known to the planners
+        self._planners: list[WindowPlanner] = []
+        self._verifier: PlanVerifier | None = None
+        self._ended = False
+        self._source_error: Exception | None = None
+        self._handed_out: dict[str, Any] | None = None
+
+    def _reset(self, state: dict[str, Any] | None) -> None:
+        self._restart()
+        self._reset_source(state)
+        self._handed_out = self._source_state()
+
+    def _state(self) -> dict[str, Any]:
+        return {"source": self._handed_out}
+
+    def _close(self) -> None:
+        self._held.clear()
+        self._planners = []
+
+    @property
+    def stale_reads(self) -> int:
+        """Stale reads that the verifier found in this run (0, or an error was raised)."""
+        return self._verifier.stale_reads if self._verifier is not None else 0
+
+    def _next(self) -> Batch:
+        self._fill()
+        if not self._held:
+            self._check_tail()
+            raise self._source_error or StopIteration
+        rows, self._handed_out = self._held.popleft()
+        following = self._held[0][0] if self._held else None
+        plan = self._plan(rows, following)
+        self._step += 1
+        return rows.to_batch(plan)
+
+    def _fill(self) -> None:
+        """Read and push until the next step can be planned."""
+        if not self._planners:
+            self._start()
+        while not self._ended and not self._ready():
+            self._read()
+            self._push()
+
+    def _ready(self) -> bool:
+        """Whether L + 1 batches are held, the one to hand out and its window."""
+        return len(self._held) > self.window
+
+    def _read(self) -> None:
+        try:
+            rows = self._pull()
+        except StopIteration:
+            self._ended = True
+        except Exception as error:
+            self._source_error, self._ended = error, True
+        else:
+            self._held.append((rows, self._source_state()))
+            self._unpushed += 1
+
+    def _push(self) -> None:
+        """Make known to the planners what the window of the next step contains, and the end of the stream."""
+        while self._unpushed and len(self._held) - self._unpushed <= self.window:
+            rows = self._held[len(self._held) - self._unpushed][0]
+            for planner, group in zip(self._planners, rows.groups, strict=True):
+                planner.push(group.locations)
+            self._unpushed -= 1
+        if self._ended and not self._unpushed:
+            for planner in self._planners:
+                planner.finish()
+
+    def _start(self) -> None:
+        """Choose the hot rows from the head of the stream, then start the planners."""
+        if self.hot_rows != 0:
+            while not self._ended and len(self._held) < PEEK_BATCHES:
+                self._read()
+        hot = [self._choose_hot(g) for g in range(len(self.schema.groups))]
+        for rows in hot:
+            planner = WindowPlanner(window=self.window, capacity=self.capacity, r_rows=len(rows))
+            planner.set_hot(rows)
+            self._planners.append(planner)
+        if self.verify:
+            self._verifier = PlanVerifier(capacity=[self.capacity] * len(hot), window=self.window)
+        self._push()
+
+    def _choose_hot(self, group: int) -> U64:
+        batches = [rows.groups[group].locations for rows, _ in self._held]
+        if self.hot_rows == 0 or not batches:
+            return np.empty(0, np.uint64)
+        return choose_pinned(batches, capacity=self.capacity, hot_rows=self.hot_rows)
+
+    def _plan(self, rows: IndexedRows, following: IndexedRows | None) -> StepPlan:
+        self._push()
+        groups = tuple(planner.pop() for planner in self._planners)
+        plan = StepPlan(
+            run=self._run,
+            step=self._step,
+            window=self.window,
+            groups=groups,
+            row_bytes=tuple(g.row_bytes for g in self.schema.groups),
+            late_keys=_keys(rows, [g.late.fetch_unique for g in groups]),
+            ahead_keys=_keys(following, [g.ahead.fetch_unique for g in groups]),
+        )
+        if self._verifier is not None:
+            violations = self._verifier.check(plan, [g.locations for g in rows.groups])
+            if violations:
+                raise PlanViolationError(plan.step, violations)
+        return plan
+
+    def _check_tail(self) -> None:
+        if self._verifier is not None and self._source_error is None:
+            violations = self._verifier.finish(self._step)
+            if violations:
+                raise PlanViolationError(self._step, violations)
+
+
+class PlanViolationError(RuntimeError):
+    """A plan that its verifier refutes: a fault of the planner, never of the data."""
+
+    def __init__(self, step: int, violations: Sequence[Violation]) -> None:
+        super().__init__(f"plan of step {step} violates {len(violations)} invariants, the first: {violations[0]}")
+        self.step = step
+        self.violations = tuple(violations)
+
+
+def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Literal["auto"]) -> U64:
+    """Locations to pin, most often present first, ties by location.
+
+    Pure function of the unique locations of the head of the stream. The pinned rows leave room for the largest batch
+    seen, so that pinning makes no stream unplannable that was plannable without it (later batches may be larger; then
+    the planner's error says how many rows are needed).
+    """
+    counter = PresenceCounter()
+    for locations in batches:
+        counter.add(locations)
+    locations, presence = counter.ranked()
+    room = max(0, capacity - max(len(b) for b in batches))
+    if hot_rows == "auto":
+        chosen = choose_hot(presence, world_size=1, c_early=0.0, c_late=1.0, c_ar=ONE_RANK_PIN_COST)
+        return locations[chosen][: min(room, capacity // 2)]
+    return locations[: min(room, hot_rows)]
+
+
+def _keys(rows: IndexedRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:
+    if rows is None:
+        return tuple(EMPTY_KEYS for _ in fetched)
+    return tuple(rows.keys_of(g, unique) for g, unique in enumerate(fetched))

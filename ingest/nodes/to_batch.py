@@ -1,0 +1,27 @@
+"""ToBatch: indexed rows as the batch that a model takes, without a plan (evaluation)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchdata.nodes import BaseNode
+
+from headrace.ingest.batch import Batch
+from headrace.ingest.engine.node import Node
+from headrace.ingest.indexed_rows import IndexedRows
+
+
+class ToBatch(Node[Batch]):
+    """Give each indexed row block its final dtypes, offsets and transpose; ``batch.plan`` is None."""
+
+    def __init__(self, source: BaseNode[IndexedRows]) -> None:
+        super().__init__(source)
+
+    def _next(self) -> Batch:
+        return self._pull().to_batch(None)
+
+    def _reset(self, state: dict[str, Any] | None) -> None:
+        self._reset_source(state)
+
+    def _state(self) -> dict[str, Any]:
+        return {"source": self._source_state()}
