@@ -1,0 +1,67 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+NATIVE := $(shell find formats indexer ingest embed -name '*.pyx' -o -name '*.hpp')
+CODE := formats indexer ingest embed src/headrace examples benchmarks tests setup.py
+
+# make demo DATA=train.tsv EVAL=test.tsv trains on your own Criteo files (then with the torch reference beside it).
+DATA ?=
+EVAL ?=
+OUT ?= runs/demo
+DEMO_ROWS ?= 400000
+DEMO_EVAL_ROWS ?= 50000
+OPTIONS ?=
+
+.PHONY: demo test test-long lint format clean
+
+demo: $(VENV)/.built
+ifeq ($(DATA),)
+	$(BIN)/headrace generate criteo-kaggle --out runs/data/kaggle-$(DEMO_ROWS) --rows $(DEMO_ROWS) \
+	    --eval-rows $(DEMO_EVAL_ROWS) --files 4 --compression gzip --seed 1
+	$(BIN)/python examples/train_dlrm.py --data runs/data/kaggle-$(DEMO_ROWS) \
+	    --eval runs/data/kaggle-$(DEMO_ROWS)/eval --out $(OUT) --capacity 200000 $(OPTIONS)
+else
+	$(BIN)/python examples/train_dlrm.py --data '$(DATA)' $(if $(EVAL),--eval '$(EVAL)') --out $(OUT) \
+	    --reference --epochs 2 --batch-size 256 $(OPTIONS)
+endif
+
+test: $(VENV)/.built
+	$(BIN)/python -m pytest -m 'not long' $(OPTIONS)
+
+test-long: $(VENV)/.built
+	$(BIN)/python -m pytest --timeout 1800 $(OPTIONS)
+
+lint: $(VENV)/.built
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/mypy examples/train_dlrm.py
+	$(BIN)/cython-lint $(filter %.pyx,$(NATIVE))
+	$(BIN)/clang-format --dry-run --Werror $(filter %.hpp,$(NATIVE))
+
+format: $(VENV)/.built
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/clang-format -i $(filter %.hpp,$(NATIVE))
+
+# torch comes first, alone: with it in place, nothing else can pull another build of it.
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet torch==2.13.0
+	touch $@
+
+$(VENV)/.packages: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install --quiet -c constraints.txt setuptools wheel cython
+	touch $@
+
+$(VENV)/.built: $(VENV)/.packages setup.py $(NATIVE)
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[test,lint,examples]'
+	touch $@
+
+clean:
+	rm -rf build runs *.egg-info src/*.egg-info
+	find formats indexer ingest embed -name '*.so' -delete

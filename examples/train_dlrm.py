@@ -1,0 +1,254 @@
+"""Train a DLRM from raw Criteo files, with headrace as the DataLoader.
+
+    python examples/train_dlrm.py --data train.txt --eval test.txt --out runs/mine
+
+With ``--reference`` the same model is trained beside it from the same batches, its embeddings in
+`torch.nn.EmbeddingBag`, and all parameters are compared after every epoch. ``--save-every N`` writes the whole run as of
+one step into OUT/checkpoint, ``--resume`` continues it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from dlrm import DLRM
+from evaluation import evaluate
+from reference_run import ReferenceRun
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import headrace
+
+REPORT_FROM_STATS = (
+    "rows_per_s unique_share window hit_rate r_rows r_coverage r_coverage_unique bytes_planned "
+    "trainer_wait_share stale_reads index_rows"
+).split()
+
+
+class Trainer:
+    """One training run: loader, embedding stage, dense model and its optimizer."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        torch.manual_seed(options.seed)
+        self.schema = headrace.criteo_schema(dim=options.dim, optimizer=options.optimizer)
+        self.loader = headrace.DataLoader(
+            options.data,
+            options.batch_size,
+            shuffle=options.shuffle,
+            schema=self.schema,
+            window=options.window,
+            capacity=options.capacity,
+            hot_rows=options.hot_rows,
+            num_workers=options.num_workers,
+            seed=options.seed,
+            bad_records=options.bad_records,
+            verify_plan=options.verify_plan,
+            timeout=options.timeout,
+        )
+        self.stage = headrace.EmbeddingStage(
+            self.schema, lr=options.lr, eps=options.eps, seed=options.seed, mode=options.mode
+        )
+        self.model = DLRM(len(self.schema.dense), len(self.schema.sparse), options.dim)
+        self.optimizer = torch.optim.Adagrad(self.model.parameters(), lr=options.dense_lr)
+        self.reference = self._reference() if options.reference else None
+        self.step = 0
+        self.epochs: list[dict[str, Any]] = []
+        self._plans = hashlib.sha256()
+
+    def _reference(self) -> ReferenceRun:
+        return ReferenceRun(
+            self.schema, self.model, self.optimizer, self.stage.initial_rows, eps=self.options.eps
+        )
+
+    def run(self) -> None:
+        """Train the epochs that are left, evaluating after each."""
+        while self.loader.epoch < self.options.epochs:
+            epoch = self.loader.epoch
+            record = {"epoch": epoch, **self.train_epoch(epoch)}
+            if self.reference is not None:
+                record["reference"] = self.reference.compare(self.model, self.stage, self.loader.index)
+            if self.options.eval:
+                record["evaluation"] = self.evaluate(self.logits)
+                if self.reference is not None:
+                    record["reference"]["evaluation"] = self.evaluate(self.reference.logits)
+            print(json.dumps(record), flush=True)
+            self.epochs.append(record)
+
+    def train_epoch(self, epoch: int) -> dict[str, Any]:
+        """Train to the end of the epoch; its record for the report."""
+        self.stage.train()
+        loss_sum, rows = 0.0, 0
+        bar = tqdm(unit=" rows", desc=f"epoch {epoch}", mininterval=1.0, file=sys.stderr)
+        for batch in self.loader:
+            if self.loader.epoch >= self.options.epochs:  # resumed behind the last batch of the last epoch
+                break
+            loss_sum += self.train_step(batch) * batch.num_rows
+            rows += batch.num_rows
+            bar.update(batch.num_rows)
+            waited = self.loader.stats()["trainer_wait_share"] or 0.0
+            bar.set_postfix_str(f"loss {loss_sum / rows:.4f}, waited {waited:.1%}", refresh=False)
+            if self.options.save_every and self.step % self.options.save_every == 0:
+                self.save()
+            if self.options.stop_after and self.step >= self.options.stop_after:
+                sys.exit(f"stopped after step {self.step}, as asked")
+        bar.close()
+        stats = self.loader.stats()
+        return {
+            "rows": rows,
+            "loss": loss_sum / rows if rows else None,
+            "rows_in": stats["rows_in"],
+            "rows_skipped": stats["rows_skipped"],
+        }
+
+    def train_step(self, batch: headrace.Batch) -> float:
+        """One synchronous step: forward, backward, one update of the dense model and of each touched row."""
+        self.optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.labels)
+        loss.backward()
+        self.optimizer.step()
+        self.stage.step(batch)
+        if self.reference is not None:
+            self.reference.train_step(batch, self.options.lr)
+        assert batch.plan is not None
+        self._plans.update(batch.plan.digest().encode())
+        self.step += 1
+        return loss.item()
+
+    def logits(self, batch: headrace.Batch) -> Tensor:
+        logit: Tensor = self.model(batch.dense, self.stage(batch))
+        return logit
+
+    def evaluate(self, logits_of: Any) -> dict[str, float | int | None]:
+        """Over the evaluation set, with the index read only."""
+        self.stage.eval()
+        with headrace.DataLoader(
+            self.options.eval,
+            self.options.batch_size,
+            schema=self.schema,
+            index=self.loader.index,
+            train=False,
+            bad_records=self.options.bad_records,
+            timeout=self.options.timeout,
+        ) as loader:
+            return evaluate(loader, logits_of)
+
+    def save(self) -> None:
+        """Loader position, index, rows, dense model and its optimizer, all as of this step."""
+        headrace.save_run(
+            self.options.out / "checkpoint",
+            loader_state=self.loader.state_dict(),
+            index=self.loader.index,
+            stage=self.stage,
+            model=self.model,
+            optimizer=self.optimizer,
+            step=self.step,
+        )
+
+    def resume(self) -> None:
+        """Continue from OUT/checkpoint."""
+        run = headrace.load_run(self.options.out / "checkpoint")
+        run.restore(index=self.loader.index, stage=self.stage, model=self.model, optimizer=self.optimizer)
+        self.loader.load_state_dict(run.loader_state)
+        self.step = run.step
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        stats = self.loader.stats()
+        last = self.epochs[-1] if self.epochs else {}
+        evaluation = last.get("evaluation", {})
+        return {
+            "rows": stats["rows"],
+            "epochs": self.epochs,
+            "steps": self.step,
+            "seconds": seconds,
+            **{key: stats[key] for key in REPORT_FROM_STATS},
+            "auc": evaluation.get("auc"),
+            "auc_of_generator": generator_auc(self.options.eval),
+            "logloss": evaluation.get("logloss"),
+            "rows_in": sum(e["rows_in"] for e in self.epochs),
+            "rows_skipped": sum(e["rows_skipped"] for e in self.epochs),
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "plan_digest": self._plans.hexdigest(),
+            "parameters_digest": self.parameters_digest(),
+            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(self.options).items()},
+        }
+
+    def parameters_digest(self) -> str:
+        """Digest of every dense parameter and every row with its optimizer state: equal iff all bits are."""
+        state = hashlib.sha256()
+        for name, tensor in self.model.state_dict().items():
+            state.update(name.encode() + tensor.numpy().tobytes())
+        keys = self.loader.index.snapshot()
+        for array in self.stage.state_arrays(keys.column("location").to_numpy()).values():
+            state.update(array.tobytes())
+        return state.hexdigest()
+
+
+def generator_auc(path: Any) -> float | None:
+    """AUC of the hidden model of generated files (from their manifest): the best that a model can reach."""
+    folder = Path(path) if path and os.path.isdir(path) else Path(path).parent if path else None
+    manifest = folder / "manifest.json" if folder else None
+    if manifest is None or not manifest.is_file():
+        return None
+    value: float | None = json.loads(manifest.read_text()).get("auc_of_generator")
+    return value
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--data", required=True, help="training files: a path, a glob or a directory; plain or .gz")
+    add("--eval", help="evaluation files")
+    add("--out", type=Path, default=Path("runs/train"), help="folder of report.json and of the checkpoint")
+    add("--epochs", type=int, default=1)
+    add("--batch-size", type=int, default=2048)
+    add("--dim", type=int, default=16)
+    add("--optimizer", choices=("sgd", "rowwise_adagrad"), default="rowwise_adagrad", help="of the embedding rows")
+    add("--lr", type=float, default=0.02, help="learning rate of the rows")
+    add("--eps", type=float, default=1e-8)
+    add("--dense-lr", type=float, default=0.01, help="learning rate of the dense model (Adagrad)")
+    add("--window", type=int, default=32, help="batches planned ahead (L)")
+    add("--capacity", type=int, help="rows of the device arena")
+    add("--hot-rows", type=lambda v: v if v == "auto" else int(v), default="auto", help="rows pinned in the R chunk")
+    add("--mode", choices=("direct", "arena"), default="arena", help="train in the arena, as planned, or in the chunks")
+    add("--num-workers", type=int, default=2, help="threads that decode and index")
+    add("--shuffle", action="store_true")
+    add("--seed", type=int, default=0)
+    add("--bad-records", choices=("raise", "skip"), default="raise")
+    add("--timeout", type=float, default=300, help="seconds that a batch may take")
+    add("--no-verify-plan", dest="verify_plan", action="store_false", help="do not prove each plan before its step")
+    add("--reference", action="store_true", help="train with torch.nn.EmbeddingBag beside it and compare")
+    add("--save-every", type=int, default=0, metavar="N", help="save the run every N steps")
+    add("--resume", action="store_true", help="continue the run saved in OUT")
+    add("--stop-after", type=int, default=0, metavar="N", help="end behind step N, as a crash would (exit code 1)")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    options = parse()
+    options.out.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    trainer = Trainer(options)
+    with trainer.loader:
+        if options.resume:
+            trainer.resume()
+        trainer.run()
+        report = trainer.report(time.perf_counter() - begin)
+    path = options.out / "report.json"
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    shown = {k: v for k, v in report.items() if k not in ("epochs", "options")}
+    print(json.dumps(shown, indent=2))
+    print(f"report: {path}")
+
+
+if __name__ == "__main__":
+    main()

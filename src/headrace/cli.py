@@ -1,0 +1,93 @@
+"""The command line: every command takes `--json FILE` ("-" for standard output)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from headrace.formats.criteo import criteo_schema
+from headrace.formats.generate.generate import PRESETS, generate
+from headrace.ingest.data_loader import DataLoader
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _json_option(command: _F) -> _F:
+    return click.option("--json", "json_path", metavar="FILE", help='Write the result as JSON ("-": stdout).')(command)
+
+
+def _report(result: dict[str, Any], json_path: str | None) -> None:
+    """A table for people, and JSON where it was asked for."""
+    if json_path == "-":
+        click.echo(json.dumps(result, indent=2))
+        return
+    width = max(map(len, result))
+    for key, value in result.items():
+        click.echo(f"{key:<{width}}  {f'{value:,.4f}' if isinstance(value, float) else value}")
+    if json_path:
+        with open(json_path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(result, indent=2) + "\n")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headrace")
+def main() -> None:
+    """Stream click logs into the training of recommender models."""
+
+
+@main.command("generate")
+@click.argument("preset", type=click.Choice(PRESETS))
+@click.option("--out", required=True, metavar="DIR", help="Folder to write to.")
+@click.option("--rows", type=click.IntRange(0), required=True)
+@click.option("--eval-rows", type=click.IntRange(0), default=0, help="Rows of DIR/eval, which continue the stream.")
+@click.option("--files", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--skew", default="default", show_default=True, help="Popularity: pessimistic, default or skewed.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--drift", type=click.FloatRange(0, 1), default=0.0, help="Share of ids re-ranked per day.")
+@click.option("--compression", type=click.Choice(["none", "gzip"]), default="none", show_default=True)
+@click.option("--labels/--no-labels", default=True)
+@click.option("--max-cardinality", type=click.IntRange(1), help="Cap of the ids of a column.")
+@click.option("--overwrite", is_flag=True, help="Replace what the folder holds.")
+@_json_option
+def generate_command(preset: str, out: str, compression: str, json_path: str | None, **options: Any) -> None:
+    """Write synthetic files of a public dataset's format, with calibrated skew and learnable labels."""
+    report = generate(preset, out, compression=None if compression == "none" else compression, **options)
+    _report(dataclasses.asdict(report), json_path)
+
+
+@main.command("replay")
+@click.argument("data")
+@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
+@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
+@click.option("--hot-rows", default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".')
+@click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
+@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
+@click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
+@click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
+@_json_option
+def replay(
+    data: str, dim: int, epochs: int, labels: bool, hot_rows: str, json_path: str | None, **options: Any
+) -> None:
+    """Run the loader over Criteo text files, without a model."""
+    schema = criteo_schema(dim=dim, labels=labels)
+    pinned: Any = hot_rows if hot_rows == "auto" else click.IntRange(0).convert(hot_rows, None, None)
+    with DataLoader(data, schema=schema, hot_rows=pinned, **options) as loader:
+        for _ in range(epochs):
+            for _batch in loader:
+                pass
+        stats = loader.stats()
+    stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    _report(stats, json_path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
