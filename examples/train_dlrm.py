@@ -66,9 +66,7 @@ class Trainer:
         self._plans = hashlib.sha256()
 
     def _reference(self) -> ReferenceRun:
-        return ReferenceRun(
-            self.schema, self.model, self.optimizer, self.stage.initial_rows, eps=self.options.eps
-        )
+        return ReferenceRun(self.schema, self.model, self.optimizer, self.stage.initial_rows, eps=self.options.eps)
 
     def run(self) -> None:
         """Train the epochs that are left, evaluating after each."""

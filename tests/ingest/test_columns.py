@@ -1,0 +1,109 @@
+"""Arrow columns to arrays: no value passes through a float, slices and nulls are honoured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.formats.rows import RowBlock, Source, SourceRange
+from headrace.formats.schema import Dense, Label, Schema, Sparse
+from headrace.ingest.columns import dense_matrix, id_column, label_matrix, null_mask, primitive_values
+
+
+def block(**columns: pa.Array) -> RowBlock:
+    data = pa.RecordBatch.from_pydict(columns)
+    return RowBlock(data, Source(("a.tsv",), (SourceRange(0, 10, data.num_rows),)))
+
+
+def test_ids_above_2_to_53_beside_a_null_stay_exact():  # L87, L79
+    ids = [2**64 - 1, None, 2**53 + 1, 0]
+    ragged = id_column(block(c=pa.array(ids, pa.uint64())), Sparse(name="c", encoding="uint64"), 3)
+    assert ragged.lengths is None
+    assert ragged.column.table == 3
+    assert ragged.column.values[[0, 2, 3]].tolist() == [2**64 - 1, 2**53 + 1, 0]
+    assert ragged.column.missing.tolist() == [False, True, False, False]
+
+
+def test_negative_ids_keep_their_bits():  # P17
+    ragged = id_column(block(c=pa.array([-1, -(2**63)], pa.int64())), Sparse(name="c", encoding="int64"), 0)
+    assert ragged.column.values.tolist() == [2**64 - 1, 2**63]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 2**32 - 1))), st.integers(0, 9), st.integers(0, 30))
+def test_slices_with_an_offset_into_the_bitmap(values, start, length):
+    array = pa.array(values, pa.uint32()).slice(start, length)
+    expected = values[start : start + length]
+    mask = null_mask(array)
+    mask = np.zeros(len(expected), bool) if mask is None else mask
+    assert mask.tolist() == [v is None for v in expected]
+    assert [int(v) for v, m in zip(primitive_values(array), mask, strict=True) if not m] == [
+        v for v in expected if v is not None
+    ]
+
+
+def test_missing_dropped_gives_empty_bags():
+    ragged = id_column(block(c=pa.array([7, None, 8], pa.uint32())), Sparse(name="c", missing="drop"), 0)
+    assert ragged.column.values.tolist() == [7, 8]
+    assert ragged.lengths.tolist() == [1, 0, 1]
+
+
+def test_missing_refused_names_file_row_and_column():
+    with pytest.raises(ValueError, match=r"a\.tsv: row 11, column 'c': missing"):
+        id_column(block(c=pa.array([7, None], pa.uint32())), Sparse(name="c", missing="raise"), 0)
+
+
+LISTS = pa.array([[1, 2], [], None, [None, 3]], pa.list_(pa.uint32()))
+
+
+@pytest.mark.parametrize(
+    ("policy", "ids", "missing", "lengths"),
+    [
+        ("key", [1, 2, 0, 0, 3], [False, False, True, True, False], [2, 0, 1, 2]),
+        ("drop", [1, 2, 3], None, [2, 0, 0, 1]),
+    ],
+)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_multi_hot_with_nulls(policy, ids, missing, lengths, offset):  # P33, L95
+    array = pa.concat_arrays([pa.array([[9]] * offset, LISTS.type), LISTS]).slice(offset)
+    ragged = id_column(block(c=array), Sparse(name="c", multi_hot=True, missing=policy), 0)
+    masked = ragged.column.values.copy()
+    if ragged.column.missing is not None:
+        masked[ragged.column.missing] = 0
+    assert masked.tolist() == ids
+    assert (None if ragged.column.missing is None else ragged.column.missing.tolist()) == missing
+    assert ragged.lengths.tolist() == lengths
+
+
+def test_dense_fill_then_transform():  # L67: missing is not 0 unless it is declared so
+    columns = (
+        Dense(name="a", fill=-3.0),
+        Dense(name="b", fill=5.0, transform="log1p"),
+        Dense(name="c", dtype="float32"),
+    )
+    matrix = dense_matrix(
+        block(
+            a=pa.array([2**31, None], pa.int64()),  # L69
+            b=pa.array([None, -3], pa.int64()),
+            c=pa.array([0.5, -0.5], pa.float32()),
+        ),
+        columns,
+    )
+    assert matrix.dtype == np.float32
+    np.testing.assert_array_equal(matrix, np.array([[2**31, np.log1p(5.0), 0.5], [-3, 0.0, -0.5]], np.float32))
+
+
+def test_a_dense_value_that_is_not_finite_names_its_row():
+    with pytest.raises(ValueError, match=r"a\.tsv: row 11, column 'x': nan is not finite"):
+        dense_matrix(block(x=pa.array([1.0, float("nan")], pa.float32())), (Dense(name="x", dtype="float32"),))
+
+
+def test_labels_are_a_vector_a_matrix_or_none():
+    one = Schema(labels=(Label(name="y"),))
+    two = Schema(labels=(Label(name="y"), Label(name="z")))
+    y, z = pa.array([1, 0], pa.float32()), pa.array([0, 1], pa.float32())
+    assert label_matrix(block(y=y), one).tolist() == [1, 0]
+    assert label_matrix(block(y=y, z=z), two).tolist() == [[1, 0], [0, 1]]
+    assert label_matrix(block(x=y), one) is None
