@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     """Linear layers of the given sizes with ReLU between them (and behind the last one when asked)."""
     layers: list[nn.Module] = []
-    for i, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (before, after) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(before, after))
         if last_relu or i < len(sizes) - 2:
             layers.append(nn.ReLU())

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from dlrm import DLRM
 from torch import Tensor, nn
-from torch_reference import InitialRows, ReferenceEmbeddings
 
+from dlrm import DLRM
 from headrace import DIT, Batch, EmbeddingStage, Schema
+from torch_reference import InitialRows, ReferenceEmbeddings
 
 RTOL, ATOL = 1e-5, 1e-6
 
@@ -52,7 +52,7 @@ class ReferenceRun:
         return {"allclose": close, "max_abs_difference": worst, "values_compared": compared}
 
     def _row_pairs(self, stage: EmbeddingStage, index: DIT) -> list[tuple[Any, Any]]:
-        """(headrace's rows, the reference's rows) with optimizer state, one pair a table, for every key of the index."""
+        """(headrace's rows, the reference's rows) with optimizer state, one pair a table: every key of the index."""
         keys = index.snapshot()
         uid, missing, ids, locations = (keys.column(c).to_numpy() for c in ("table_uid", "missing", "id", "location"))
         group_of = {self.schema.tables[t].name: g.ordinal for g in self.schema.groups for t in g.tables}

@@ -3,8 +3,8 @@
     python examples/train_dlrm.py --data train.txt --eval test.txt --out runs/mine
 
 With ``--reference`` the same model is trained beside it from the same batches, its embeddings in
-`torch.nn.EmbeddingBag`, and all parameters are compared after every epoch. ``--save-every N`` writes the whole run as of
-one step into OUT/checkpoint, ``--resume`` continues it.
+`torch.nn.EmbeddingBag`, and all parameters are compared after every epoch. ``--save-every N`` writes the whole run as
+of one step into OUT/checkpoint, ``--resume`` continues it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dlrm import DLRM
-from evaluation import evaluate
-from reference_run import ReferenceRun
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import headrace
+from dlrm import DLRM
+from evaluation import evaluate
+from reference_run import ReferenceRun
 
 REPORT_FROM_STATS = (
-    "rows_per_s unique_share window hit_rate r_rows r_coverage r_coverage_unique bytes_planned "
-    "trainer_wait_share stale_reads index_rows"
-).split()
+    "rows_per_s",
+    "unique_share",
+    "window",
+    "hit_rate",
+    "r_rows",
+    "r_coverage",
+    "r_coverage_unique",
+    "bytes_planned",
+    "trainer_wait_share",
+    "stale_reads",
+    "index_rows",
+)
 
 
 class Trainer:

@@ -57,8 +57,8 @@ class Batch:
 
     `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `feature_names` are those
-    of the schema's sparse columns, `groups` follow ``Schema.groups``; `ticket` is the one by which the index commits the rows
-    that this batch brought, once it is delivered.
+    of the schema's sparse columns, `groups` follow ``Schema.groups``; by `ticket` the index commits the rows that this
+    batch brought, once it is delivered.
     """
 
     dense: Tensor

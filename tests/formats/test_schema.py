@@ -82,5 +82,5 @@ def test_a_yaml_fault_names_the_file(tmp_path):
 
 
 def test_table_uid_is_pinned():
-    # A changed uid would change every initial vector and every saved index. By `printf C1 | b2sum -l 32`, little endian.
+    # A changed uid would change every initial vector and saved index. By `printf C1 | b2sum -l 32`, little endian.
     assert [table_uid(name) for name in ("C1", "C26")] == [0xF9A2CAAF, 0x8E75B20D]
