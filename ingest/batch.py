@@ -18,6 +18,7 @@ class BatchGroup:
     """The ids of one row layout; F features, B rows, U unique rows, nnz ids.
 
     =================== =================== ==============================================================
+    `features`          F ints              positions in the schema's sparse columns
     `query_ids`         int64 [nnz]         feature-major; 0 <= q < U, position in the unique rows
     `lengths`           int32 [F·B]         ids of each bag, feature-major
     `offsets`           int64 [F·B + 1]     running sum of lengths; also for an empty batch
@@ -33,7 +34,7 @@ class BatchGroup:
     =================== =================== ==============================================================
     """
 
-    num_features: int
+    features: tuple[int, ...]
     query_ids: Tensor
     lengths: Tensor
     offsets: Tensor
@@ -45,6 +46,10 @@ class BatchGroup:
     positions: Tensor
     position_offsets: Tensor
     slots: Tensor
+
+    @property
+    def num_features(self) -> int:
+        return len(self.features)
 
     @property
     def num_unique(self) -> int:
@@ -93,6 +98,11 @@ class Batch:
             return tensor
 
         self._map(record)
+
+    @property
+    def group_feature_names(self) -> tuple[str, ...]:
+        """Names of the features in the order of the groups' arrays."""
+        return tuple(self.feature_names[f] for g in self.groups for f in g.features)
 
     def locate(self, row: int) -> tuple[str, int]:
         """(file, 0-based row in the file) of batch row `row`."""

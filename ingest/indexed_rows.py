@@ -74,16 +74,16 @@ class IndexedRows:
 
     def _group(self, ordinal: int, plan: StepPlan | None) -> BatchGroup:
         indexed = self.groups[ordinal]
-        num_features = len(self.schema.groups[ordinal].features)
+        features = self.schema.groups[ordinal].features
         lengths = self.lengths[ordinal]
         if lengths is None:
-            lengths = np.ones(num_features * self.num_rows, np.int32)
+            lengths = np.ones(len(features) * self.num_rows, np.int32)
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         query_ids, positions, position_offsets = transpose_query_ids(indexed.query_ids, indexed.num_unique)
         slots = np.full(indexed.num_unique, -1, np.int64) if plan is None else plan.groups[ordinal].slots
         return BatchGroup(
-            num_features=num_features,
+            features=features,
             query_ids=torch.from_numpy(query_ids),
             lengths=torch.from_numpy(lengths),
             offsets=torch.from_numpy(offsets),

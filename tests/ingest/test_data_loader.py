@@ -42,6 +42,10 @@ def index_of(loader):
     return loader.index.snapshot().to_pydict()
 
 
+def row_order(loader):
+    return [row for batch in loader for row in batch.source.arrays()[1].tolist()]
+
+
 def test_batches_hold_the_files_rows_in_order(data, schema):
     parsed = [parse_line(line) for line in data.read_text().splitlines()]
     with loader_of(data, schema) as loader:
@@ -50,7 +54,8 @@ def test_batches_hold_the_files_rows_in_order(data, schema):
     assert np.concatenate([b.labels for b in batches]).tolist() == [label for label, _, _ in parsed]
     expected = np.log1p(np.maximum([[0 if v is None else v for v in dense] for _, dense, _ in parsed], 0))
     np.testing.assert_allclose(np.concatenate([b.dense for b in batches]), expected, rtol=1e-6)
-    ids = [sum((raw_ids(b)[f] for b in batches), []) for f in range(26)]
+    per_batch = [raw_ids(b) for b in batches]
+    ids = [[i for part in per_batch for i in part[f]] for f in range(26)]
     assert ids == [[row[f] for _, _, row in parsed] for f in range(26)]
     assert [b.locate(0) for b in batches] == [(str(data), 10 * i) for i in range(16)]
 
@@ -96,7 +101,7 @@ def test_drop_last_and_exact_multiples(tmp_path, schema):  # P16
 def test_shuffle_is_a_permutation_that_depends_on_seed_and_epoch(data, schema):  # L37, L39
     def orders(seed):
         with loader_of(data, schema, shuffle=True, seed=seed, shuffle_window_rows=64) as loader:
-            return [sum((b.source.arrays()[1].tolist() for b in loader), []) for _ in range(2)]
+            return [row_order(loader) for _ in range(2)]
 
     first, second = orders(0)
     assert first != second
@@ -107,7 +112,7 @@ def test_shuffle_is_a_permutation_that_depends_on_seed_and_epoch(data, schema): 
 
 def test_no_shuffle_means_the_same_order_every_epoch(data, schema):  # L40
     with loader_of(data, schema) as loader:
-        orders = [sum((b.source.arrays()[1].tolist() for b in loader), []) for _ in range(3)]
+        orders = [row_order(loader) for _ in range(3)]
     assert orders == [list(range(ROWS))] * 3
 
 
@@ -233,14 +238,14 @@ def test_a_bad_record_is_raised_behind_the_batches_before_it(data, schema, num_w
     lines[43] = lines[43].replace("\t", ",")
     data.write_text("\n".join(lines))
     with loader_of(data, schema, num_workers=num_workers) as loader:
-        it, got = iter(loader), 0
+        it = iter(loader)
+        got = [next(it) for _ in range(4)]  # rows 0 to 39
         with pytest.raises(headrace.BadRecordError, match=r"train\.txt.*line 44") as caught:
-            for _ in it:
-                got += 1
+            next(it)
         with pytest.raises(headrace.BadRecordError):  # not a false end
             next(it)
     assert caught.value.line == 44
-    assert got <= 4
+    assert [b.locate(9)[1] for b in got] == [9, 19, 29, 39]
     with loader_of(data, schema, num_workers=num_workers, bad_records="skip") as loader:
         rows = sum(b.num_rows for b in loader)
         assert (rows, loader.stats()["rows_in"], loader.stats()["rows_skipped"]) == (ROWS - 1, ROWS, 1)
@@ -336,7 +341,9 @@ def test_stats_add_up(data, schema):
     assert stats["unique_share"] == unique / (26 * ROWS)
     assert stats["stale_reads"] == 0
     assert stats["r_rows"] == 40
-    hot = [g.position_offsets.diff()[p.hot].sum() for b in batches for g, p in zip(b.groups, b.plan.groups, strict=True)]
+    hot = [
+        g.position_offsets.diff()[p.hot].sum() for b in batches for g, p in zip(b.groups, b.plan.groups, strict=True)
+    ]
     assert stats["r_coverage"] == int(sum(hot)) / (26 * ROWS)
     assert stats["bytes_planned"] == sum(b.plan.bytes_fetched + b.plan.bytes_written_back for b in batches)
 

@@ -17,9 +17,7 @@ def raw_ids(batch: Batch) -> list[list[int | None]]:
     for group in batch.groups:
         ids = group.unique_ids.numpy()[group.query_ids.numpy()]
         missing = group.missing.numpy()[group.query_ids.numpy()]
-        for part, lost in zip(
-            np.split(ids, group.num_features), np.split(missing, group.num_features), strict=True
-        ):
+        for part, lost in zip(np.split(ids, group.num_features), np.split(missing, group.num_features), strict=True):
             out.append([None if m else int(i) for i, m in zip(part, lost, strict=True)])
     return out
 

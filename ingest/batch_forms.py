@@ -1,0 +1,66 @@
+"""A batch in the forms that other embedding modules take."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headrace.ingest.batch import Batch, BatchGroup
+
+Ids = Literal["slot", "raw"]
+
+
+def to_embedding_bag_inputs(
+    batch: Batch, *, ids: Ids, missing_id: int | None = None
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each feature (input int64 [nnz_f], offsets int64 [B]), as `torch.nn.EmbeddingBag` takes them.
+
+    ``ids="slot"`` gives positions in the arena (the batch must have a plan), ``ids="raw"`` the raw ids with their bits
+    reinterpreted as int64 and `missing_id` for missing values. Raises ValueError where that cannot be said.
+    """
+    out: dict[str, tuple[Tensor, Tensor]] = {}
+    names = iter(batch.group_feature_names)
+    for group in batch.groups:
+        values = _values(group, ids, missing_id)
+        for feature in range(group.num_features):
+            begin, end = feature * batch.num_rows, (feature + 1) * batch.num_rows
+            first, last = int(group.offsets[begin]), int(group.offsets[end])
+            out[next(names)] = (values[first:last], group.offsets[begin:end] - first)
+    return out
+
+
+def to_kjt(batch: Batch, *, ids: Ids, missing_id: int | None = None) -> Any:
+    """A TorchRec KeyedJaggedTensor over all features (needs torchrec); `ids` as for `to_embedding_bag_inputs`."""
+    try:
+        from torchrec import KeyedJaggedTensor
+    except ImportError as error:
+        raise ImportError(
+            "to_kjt() needs torchrec, which is not a dependency of headrace: pip install torchrec"
+        ) from error
+    weights = [g.weights for g in batch.groups]
+    return KeyedJaggedTensor(
+        keys=list(batch.group_feature_names),
+        values=torch.cat([_values(g, ids, missing_id) for g in batch.groups]),
+        lengths=torch.cat([g.lengths for g in batch.groups]),
+        weights=None if any(w is None for w in weights) else torch.cat([w for w in weights if w is not None]),
+    )
+
+
+def _values(group: BatchGroup, ids: Ids, missing_id: int | None) -> Tensor:
+    """int64 [nnz]."""
+    if ids == "slot":
+        if group.num_unique and bool((group.slots < 0).any()):
+            raise ValueError("the batch has no plan, so its rows have no slots: ask for ids='raw'")
+        return group.slots[group.query_ids]
+    if ids != "raw":
+        raise ValueError(f"ids={ids!r} is neither 'slot' nor 'raw'")
+    unique = group.unique_ids.view(torch.int64)
+    if bool(group.missing.any()):
+        if missing_id is None:
+            raise ValueError(
+                "the batch has missing values: say by missing_id what they shall be, lest they become id 0"
+            )
+        unique = torch.where(group.missing, missing_id, unique)
+    return unique[group.query_ids]
