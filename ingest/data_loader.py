@@ -15,8 +15,8 @@ from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
-from headrace.ingest.arguments import at_least
 from headrace.ingest.batch import Batch
+from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node, NodeStats
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.loader_stats import LoaderStats
@@ -98,8 +98,8 @@ class DataLoader:
         transform: Callable[[RowBlock], RowBlock] | None = None,
         verify_plan: bool = False,
     ) -> None:
-        self.batch_size = at_least("batch_size", batch_size, 1)
-        self.num_workers = at_least("num_workers", num_workers, 0)
+        self.batch_size = check_int("DataLoader", "batch_size", batch_size, minimum=1)
+        self.num_workers = check_int("DataLoader", "num_workers", num_workers, minimum=0)
         self.drop_last = drop_last
         self.schema = schema
         self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
@@ -183,7 +183,7 @@ class DataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Number of the next epoch (it seeds the shuffle)."""
-        self._epoch = at_least("epoch", epoch, 0)
+        self._epoch = check_int("DataLoader", "epoch", epoch, minimum=0)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data: which rows were handed out. O(1), no rows in it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torchdata.nodes import BaseNode
@@ -14,6 +13,7 @@ from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexTable
 from headrace.ingest.columns import Ragged, dense_matrix, id_column, label_matrix
 from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.state import State
 from headrace.ingest.indexed_rows import I32, IndexedRows
 
 
@@ -40,20 +40,18 @@ class Index(Node[IndexedRows]):
     def _next(self) -> IndexedRows:
         return self._indexed(self._pull())
 
-    def _reset(self, state: dict[str, Any] | None) -> None:
+    def _reset(self, state: State | None) -> None:
         self._undo()
         self._reset_source(state)
-
-    def _state(self) -> dict[str, Any]:
-        return {"source": self._source_state()}
 
     def _close(self) -> None:
         self._undo()
 
-    def delivered(self, item: Any) -> None:
+    def delivered(self, item: object) -> None:
         """Make the new rows of a delivered batch permanent."""
-        if self.insert and item.ticket is not None:
-            self.index.commit(item.ticket)
+        ticket = getattr(item, "ticket", None)
+        if self.insert and ticket is not None:
+            self.index.commit(ticket)
         super().delivered(item)
 
     def _undo(self) -> None:

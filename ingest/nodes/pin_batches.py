@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torchdata.nodes import BaseNode
@@ -24,9 +23,3 @@ class PinBatches(Node[Batch]):
     def _next(self) -> Batch:
         batch = self._pull()
         return batch.pin_memory() if self._can_pin else batch
-
-    def _reset(self, state: dict[str, Any] | None) -> None:
-        self._reset_source(state)
-
-    def _state(self) -> dict[str, Any]:
-        return {"source": self._source_state()}

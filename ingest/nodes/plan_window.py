@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torchdata.nodes import BaseNode
 
 from headrace.formats.schema import Schema
 from headrace.indexer.hotset import PresenceCounter, choose_hot
-from headrace.ingest.arguments import at_least
 from headrace.ingest.batch import Batch
+from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.state import Snapshot, State
 from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.plan.planner import WindowPlanner
 from headrace.ingest.plan.verifier import PlanVerifier, Violation
@@ -59,30 +60,30 @@ class PlanWindow(Node[Batch]):
     ) -> None:
         super().__init__(source)
         self.schema = schema
-        self.window = at_least("window", window, 0)
-        self.capacity = at_least("capacity", DEFAULT_CAPACITY_ROWS if capacity is None else capacity, 1)
-        self.hot_rows = hot_rows if hot_rows == "auto" else at_least("hot_rows", hot_rows, 0)
+        self.window = check_int(self.name, "window", window, minimum=0)
+        rows = DEFAULT_CAPACITY_ROWS if capacity is None else capacity
+        self.capacity = check_int(self.name, "capacity", rows, minimum=1)
+        self.hot_rows = hot_rows if hot_rows == "auto" else check_int(self.name, "hot_rows", hot_rows, minimum=0)
         self.verify = verify
-        self._defer_source_delivery()
-        self._restart()
+        self._forget()
 
-    def _restart(self) -> None:
+    def _forget(self) -> None:
         self._run = next(_RUNS)
         self._step = 0
-        self._held: deque[tuple[IndexedRows, dict[str, Any]]] = deque()  # read, not yet handed out
+        self._held: deque[tuple[IndexedRows, Snapshot]] = deque()  # read, not yet handed out
         self._unpushed = 0  # the last so many of them are not yet known to the planners
         self._planners: list[WindowPlanner] = []
         self._verifier: PlanVerifier | None = None
         self._ended = False
         self._source_error: Exception | None = None
-        self._handed_out: dict[str, Any] | None = None
+        self._handed_out: Snapshot | None = None
 
-    def _reset(self, state: dict[str, Any] | None) -> None:
-        self._restart()
+    def _reset(self, state: State | None) -> None:
+        self._forget()
         self._reset_source(state)
         self._handed_out = self._source_state()
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> State:
         return {"source": self._handed_out}
 
     def _close(self) -> None:
@@ -109,13 +110,9 @@ class PlanWindow(Node[Batch]):
         """Read and push until the next step can be planned."""
         if not self._planners:
             self._start()
-        while not self._ended and not self._ready():
+        while not self._ended and len(self._held) <= self.window:
             self._read()
-            self._push()
-
-    def _ready(self) -> bool:
-        """Whether L + 1 batches are held, the one to hand out and its window."""
-        return len(self._held) > self.window
+        self._push()
 
     def _read(self) -> None:
         try:
@@ -151,7 +148,6 @@ class PlanWindow(Node[Batch]):
             self._planners.append(planner)
         if self.verify:
             self._verifier = PlanVerifier(capacity=[self.capacity] * len(hot), window=self.window)
-        self._push()
 
     def _choose_hot(self, group: int) -> U64:
         batches = [rows.groups[group].locations for rows, _ in self._held]
@@ -160,7 +156,6 @@ class PlanWindow(Node[Batch]):
         return choose_pinned(batches, capacity=self.capacity, hot_rows=self.hot_rows)
 
     def _plan(self, rows: IndexedRows, following: IndexedRows | None) -> StepPlan:
-        self._push()
         groups = tuple(planner.pop() for planner in self._planners)
         plan = StepPlan(
             run=self._run,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdata.nodes import BaseNode
 
 from headrace.ingest.batch import Batch
@@ -19,9 +17,3 @@ class ToBatch(Node[Batch]):
 
     def _next(self) -> Batch:
         return self._pull().to_batch(None)
-
-    def _reset(self, state: dict[str, Any] | None) -> None:
-        self._reset_source(state)
-
-    def _state(self) -> dict[str, Any]:
-        return {"source": self._source_state()}
