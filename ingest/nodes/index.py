@@ -59,13 +59,15 @@ class Index(Node[IndexedRows]):
             self.index.undo_after(None)
 
     def _indexed(self, block: RowBlock) -> IndexedRows:
+        dense = dense_matrix(block, self.schema.dense)  # may refuse the rows: before the index learns of them
+        labels = label_matrix(block, self.schema)
         ragged = [[self._column(block, f) for f in g.features] for g in self.schema.groups]
         columns = [r.column for group in ragged for r in group]
         found = self.index.index(columns) if self.insert else self.index.lookup(columns)
         return IndexedRows(
             schema=self.schema,
-            dense=dense_matrix(block, self.schema.dense),
-            labels=label_matrix(block, self.schema),
+            dense=dense,
+            labels=labels,
             groups=found.groups,
             lengths=tuple(_lengths(group, block.num_rows) for group in ragged),
             source=block.source,
