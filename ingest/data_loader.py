@@ -103,7 +103,6 @@ class DataLoader:
         self.drop_last = drop_last
         self.schema = schema
         self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
-        self._owns_index = index is None
         self._exact = bad_records == "raise" and transform is None
         self._reader: RowReader | None = None
         self._shuffle: Shuffle | None = None
@@ -260,14 +259,12 @@ class DataLoader:
         return self._root.all_stats()
 
     def close(self) -> None:
-        """Stop all threads and undo what was not handed out; bounded time, idempotent."""
+        """Stop all threads and undo what was not handed out; bounded time, idempotent. The index stays usable."""
         if self._closed:
             return
         self._end("the loader was closed")
         self._closed = True
         self._root.close()
-        if self._owns_index:
-            self.index.stop_threads()
 
     shutdown = close
 

@@ -1,0 +1,80 @@
+"""headrace: dataloader-first streaming ingestion for training recommender models.
+
+The usual way in is :class:`DataLoader` with a :class:`Schema`, and :class:`EmbeddingStage` on the other side. The nodes
+are here too, for those who compose a loader of their own.
+"""
+
+from headrace.embed.checkpoint import load_run, save_run
+from headrace.embed.initializer import Constant, Normal, Uniform
+from headrace.embed.stage import EmbeddingStage
+from headrace.formats.bad_records import BadRecords
+from headrace.formats.criteo import criteo_schema
+from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.errors import BadRecordError, CorruptShardError, ManifestError
+from headrace.formats.generate.generate import generate
+from headrace.formats.rows import RowBlock, Source, SourceRange
+from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
+from headrace.ingest.batch import Batch, BatchGroup
+from headrace.ingest.data_loader import DataLoader
+from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.parallel_map import ParallelMap
+from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.nodes.batch_rows import BatchRows
+from headrace.ingest.nodes.index import Index
+from headrace.ingest.nodes.map_rows import Map
+from headrace.ingest.nodes.plan_window import PlanWindow
+from headrace.ingest.nodes.read_rows import ReadRows
+from headrace.ingest.nodes.shuffle import Shuffle
+from headrace.ingest.nodes.to_batch import ToBatch
+from headrace.ingest.plan.planner import WindowPlanner
+from headrace.ingest.plan.verifier import PlanVerifier
+from headrace.ingest.step_plan import StepPlan
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ABSENT",
+    "BadRecordError",
+    "BadRecords",
+    "Batch",
+    "BatchGroup",
+    "BatchRows",
+    "Constant",
+    "CorruptShardError",
+    "CriteoFiles",
+    "DIT",
+    "DataLoader",
+    "Dense",
+    "EmbeddingStage",
+    "IdColumn",
+    "Index",
+    "IndexTable",
+    "Label",
+    "ManifestError",
+    "Map",
+    "Node",
+    "Normal",
+    "ParallelMap",
+    "PlanVerifier",
+    "PlanWindow",
+    "Prefetch",
+    "ReadRows",
+    "RowBlock",
+    "Schema",
+    "SchemaError",
+    "Shuffle",
+    "Source",
+    "SourceRange",
+    "Sparse",
+    "StepPlan",
+    "Table",
+    "ToBatch",
+    "Uniform",
+    "WindowPlanner",
+    "criteo_schema",
+    "generate",
+    "load_run",
+    "save_run",
+]

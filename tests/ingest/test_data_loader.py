@@ -148,7 +148,7 @@ RESUME = """
     for k in range(18):
         state = json.load(open(f"{folder}/{k}.json"))
         with headrace.DataLoader(data, 10, schema=schema, window=3, capacity=4000, timeout=60) as loader:
-            loader.index.restore(headrace.read_snapshot(f"{folder}/{k}.arrow"))
+            loader.index.read_snapshot(f"{folder}/{k}.arrow")
             loader.load_state_dict(state)
             print(json.dumps([digest(b, without=frozenset({"slots"})) for b in loader]))
 """
