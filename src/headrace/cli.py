@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from headrace.formats.criteo import criteo_schema
-from headrace.formats.generate.generate import PRESETS, generate
+from headrace.formats.generate.generate import generate
+from headrace.formats.generate.presets import preset_names
 from headrace.ingest.data_loader import DataLoader
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 @main.command("generate")
-@click.argument("preset", type=click.Choice(PRESETS))
+@click.argument("preset", type=click.Choice(preset_names()))
 @click.option("--out", required=True, metavar="DIR", help="Folder to write to.")
 @click.option("--rows", type=click.IntRange(0), required=True)
 @click.option("--eval-rows", type=click.IntRange(0), default=0, help="Rows of DIR/eval, which continue the stream.")
