@@ -36,7 +36,17 @@ def _report(result: dict[str, Any], json_path: str | None) -> None:
             file.write(json.dumps(result, indent=2) + "\n")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """Commands whose expected errors (bad files, bad values) end in one line and exit code 1, not in a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="headrace")
 def main() -> None:
     """Stream click logs into the training of recommender models."""

@@ -1,0 +1,66 @@
+"""The command line: tables for people, stable JSON for programs, errors with exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli import main
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "d"
+    result = invoke("generate", "criteo-kaggle", "--out", folder, "--rows", 900, "--files", 2, "--json", "-")
+    assert result.exit_code == 0, result.output
+    return folder, json.loads(result.stdout)
+
+
+def test_generate_reports_what_it_wrote(generated):
+    folder, report = generated
+    assert report["rows"] == 900
+    assert len(report["files"]) == 2
+    assert report["bytes"] == sum((folder / f).stat().st_size for f in report["files"])
+    assert 0.5 < report["auc_of_generator"] < 1
+
+
+def test_replay_counts_every_row(generated):
+    result = invoke("replay", generated[0], "--batch-size", 100, "--window", 4, "--verify-plan", "--json", "-")
+    assert result.exit_code == 0, result.output
+    stats = json.loads(result.stdout)
+    assert (stats["rows"], stats["rows_in"], stats["rows_skipped"], stats["stale_reads"]) == (900, 900, 0, 0)
+    assert stats["ids"] == 900 * 26
+    assert stats["window"] == 4
+    assert 0 < stats["hit_rate"] < 1
+
+
+def test_replay_prints_a_table_and_writes_json(generated, tmp_path):
+    result = invoke("replay", generated[0], "--epochs", 2, "--hot-rows", 5, "--json", tmp_path / "r.json")
+    assert result.exit_code == 0, result.output
+    assert "unique_share" in result.stdout
+    stats = json.loads((tmp_path / "r.json").read_text())
+    assert (stats["rows"], stats["r_rows"]) == (1800, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "no-such-file.txt"], "no-such-file.txt"),
+        (["replay", "{data}", "--no-labels"], "column"),
+        (["replay", "{data}", "--capacity", "3"], "rows"),
+        (["replay", "{data}", "--hot-rows", "many"], "hot"),
+        (["generate", "criteo-kaggle", "--out", "{data}", "--rows", "5"], "overwrite"),
+    ],
+)
+def test_errors_are_one_line_and_exit_with_1_or_2(generated, arguments, message):
+    result = invoke(*[a.format(data=generated[0]) for a in arguments])
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("\n") <= 4
