@@ -77,7 +77,7 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Paths | RowReader | BaseNode[RowBlock],
+        dataset: Paths | RowReader[Any] | BaseNode[RowBlock],
         batch_size: int = 1,
         shuffle: bool = False,
         *,
@@ -104,7 +104,8 @@ class DataLoader:
         self.schema = schema
         self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
         self._exact = bad_records == "raise" and transform is None
-        self._reader: RowReader | None = None
+        self._reader: RowReader[Any] | None = None
+        self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
         self._plan: PlanWindow | None = None
 
@@ -141,7 +142,8 @@ class DataLoader:
         if not hasattr(dataset, "raw_blocks"):
             dataset = CriteoFiles(dataset, self.schema, bad_records=bad_records)
         self._reader = dataset
-        return ReadRows(dataset, num_workers=self.num_workers)
+        self._read = ReadRows(dataset, num_workers=self.num_workers)
+        return self._read
 
     def __len__(self) -> int:
         """Batches of an epoch, where the number of rows is known exactly; else TypeError."""
@@ -241,14 +243,14 @@ class DataLoader:
     def stats(self) -> dict[str, Any]:
         """What was handed out so far, and how long the trainer waited for it.
 
-        The keys of :class:`LoaderStats`, and `rows_in` and `rows_skipped` of the reader in this epoch, `window`,
-        `stale_reads` (None unless `verify_plan`) and `index_rows`.
+        The keys of :class:`LoaderStats`, and `rows_in` and `rows_skipped` (lines read in this epoch, those read ahead
+        included), `window`, `stale_reads` (None unless `verify_plan`) and `index_rows`.
         """
-        reader, plan = self._reader, self._plan
+        read, plan = self._read, self._plan
         return {
             **self._stats.summary(),
-            "rows_in": None if reader is None else reader.rows_in,
-            "rows_skipped": None if reader is None else reader.rows_skipped,
+            "rows_in": None if read is None else read.rows_in,
+            "rows_skipped": None if read is None else read.rows_skipped,
             "window": None if plan is None else plan.window,
             "stale_reads": plan.stale_reads if plan is not None and plan.verify else None,
             "index_rows": len(self.index),

@@ -17,8 +17,8 @@ from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import Snapshot, State
 from headrace.ingest.indexed_rows import IndexedRows
-from headrace.ingest.plan.planner import WindowPlanner
-from headrace.ingest.plan.verifier import PlanVerifier, Violation
+from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
+from headrace.ingest.plan.verifier import PlanVerifier
 from headrace.ingest.step_plan import EMPTY_KEYS, I64, U64, FetchKeys, StepPlan
 
 PEEK_BATCHES = 100
@@ -147,7 +147,11 @@ class PlanWindow(Node[Batch]):
             planner.set_hot(rows)
             self._planners.append(planner)
         if self.verify:
-            self._verifier = PlanVerifier(capacity=[self.capacity] * len(hot), window=self.window)
+            self._verifier = PlanVerifier(
+                capacity=[self.capacity] * len(hot),
+                r_rows=[len(rows) for rows in hot],
+                horizon=write_back_horizon(self.window),
+            )
 
     def _choose_hot(self, group: int) -> U64:
         batches = [rows.groups[group].locations for rows, _ in self._held]
@@ -167,25 +171,12 @@ class PlanWindow(Node[Batch]):
             ahead_keys=_keys(following, [g.ahead.fetch_unique for g in groups]),
         )
         if self._verifier is not None:
-            violations = self._verifier.check(plan, [g.locations for g in rows.groups])
-            if violations:
-                raise PlanViolationError(plan.step, violations)
+            self._verifier.assert_valid(plan, [g.locations for g in rows.groups])
         return plan
 
     def _check_tail(self) -> None:
         if self._verifier is not None and self._source_error is None:
-            violations = self._verifier.finish(self._step)
-            if violations:
-                raise PlanViolationError(self._step, violations)
-
-
-class PlanViolationError(RuntimeError):
-    """A plan that its verifier refutes: a fault of the planner, never of the data."""
-
-    def __init__(self, step: int, violations: Sequence[Violation]) -> None:
-        super().__init__(f"plan of step {step} violates {len(violations)} invariants, the first: {violations[0]}")
-        self.step = step
-        self.violations = tuple(violations)
+            self._verifier.assert_finished(self._step)
 
 
 def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Literal["auto"]) -> U64:
@@ -195,15 +186,14 @@ def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Lite
     seen, so that pinning makes no stream unplannable that was plannable without it (later batches may be larger; then
     the planner's error says how many rows are needed).
     """
-    counter = PresenceCounter()
+    counter = PresenceCounter(max_batches=len(batches))
     for locations in batches:
         counter.add(locations)
-    locations, presence = counter.ranked()
     room = max(0, capacity - max(len(b) for b in batches))
-    if hot_rows == "auto":
-        chosen = choose_hot(presence, world_size=1, c_early=0.0, c_late=1.0, c_ar=ONE_RANK_PIN_COST)
-        return locations[chosen][: min(room, capacity // 2)]
-    return locations[: min(room, hot_rows)]
+    if hot_rows != "auto":
+        return counter.top(min(room, hot_rows))
+    chosen = choose_hot(counter.presence(), world_size=1, c_early=0.0, c_late=1.0, c_ar=ONE_RANK_PIN_COST)
+    return counter.top(min(room, capacity // 2, int(chosen.sum())))
 
 
 def _keys(rows: IndexedRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:
