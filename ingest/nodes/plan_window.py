@@ -74,7 +74,7 @@ class PlanWindow(Node[Batch]):
         self._unpushed = 0  # the last so many of them are not yet known to the planners
         self._planners: list[WindowPlanner] = []
         self._verifier: PlanVerifier | None = None
-        self._ended = False
+        self._source_ended = False
         self._source_error: Exception | None = None
         self._handed_out: Snapshot | None = None
 
@@ -110,7 +110,7 @@ class PlanWindow(Node[Batch]):
         """Read and push until the next step can be planned."""
         if not self._planners:
             self._start()
-        while not self._ended and len(self._held) <= self.window:
+        while not self._source_ended and len(self._held) <= self.window:
             self._read()
         self._push()
 
@@ -118,9 +118,9 @@ class PlanWindow(Node[Batch]):
         try:
             rows = self._pull()
         except StopIteration:
-            self._ended = True
+            self._source_ended = True
         except Exception as error:
-            self._source_error, self._ended = error, True
+            self._source_error, self._source_ended = error, True
         else:
             self._held.append((rows, self._source_state()))
             self._unpushed += 1
@@ -132,14 +132,14 @@ class PlanWindow(Node[Batch]):
             for planner, group in zip(self._planners, rows.groups, strict=True):
                 planner.push(group.locations)
             self._unpushed -= 1
-        if self._ended and not self._unpushed:
+        if self._source_ended and not self._unpushed:
             for planner in self._planners:
                 planner.finish()
 
     def _start(self) -> None:
         """Choose the hot rows from the head of the stream, then start the planners."""
         if self.hot_rows != 0:
-            while not self._ended and len(self._held) < PEEK_BATCHES:
+            while not self._source_ended and len(self._held) < PEEK_BATCHES:
                 self._read()
         hot = [self._choose_hot(g) for g in range(len(self.schema.groups))]
         for rows in hot:
