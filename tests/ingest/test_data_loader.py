@@ -403,4 +403,4 @@ def test_ctrl_c_ends_with_one_traceback(data, repository):  # L48
     )
     assert done.returncode != 0
     assert done.stderr.count("Traceback") == 1, done.stderr
-    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert "\nKeyboardInterrupt\n" in done.stderr
