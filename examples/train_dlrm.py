@@ -43,6 +43,9 @@ REPORT_FROM_STATS = (
 )
 
 
+DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+
+
 class Trainer:
     """One training run: loader, embedding stage, dense model and its optimizer."""
 
@@ -68,7 +71,7 @@ class Trainer:
             self.schema, lr=options.lr, eps=options.eps, seed=options.seed, mode=options.mode
         )
         self.model = DLRM(len(self.schema.dense), len(self.schema.sparse), options.dim)
-        self.optimizer = torch.optim.Adagrad(self.model.parameters(), lr=options.dense_lr)
+        self.optimizer = DENSE_OPTIMIZERS[options.dense_optimizer](self.model.parameters(), lr=options.dense_lr)
         self.reference = self._reference() if options.reference else None
         self.step = 0
         self.epochs: list[dict[str, Any]] = []
@@ -222,7 +225,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--optimizer", choices=("sgd", "rowwise_adagrad"), default="rowwise_adagrad", help="of the embedding rows")
     add("--lr", type=float, default=0.02, help="learning rate of the rows")
     add("--eps", type=float, default=1e-8)
-    add("--dense-lr", type=float, default=0.01, help="learning rate of the dense model (Adagrad)")
+    add("--dense-optimizer", choices=tuple(DENSE_OPTIMIZERS), default="sgd", help="of the dense model")
+    add("--dense-lr", type=float, default=0.1, help="learning rate of the dense model")
     add("--window", type=int, default=32, help="batches planned ahead (L)")
     add("--capacity", type=int, help="rows of the device arena")
     add("--hot-rows", type=lambda v: v if v == "auto" else int(v), default="auto", help="rows pinned in the R chunk")
