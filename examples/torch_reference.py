@@ -43,17 +43,18 @@ class ReferenceTable:
         return torch.tensor(rows, dtype=torch.int64)
 
     def step(self, lr: float, eps: float) -> None:
-        """One update of the touched rows: w -= lr g, or row-wise Adagrad."""
-        grad = self.bag.weight.grad
-        if grad is None:
+        """One update of the touched rows: w -= lr g, or row-wise Adagrad w -= lr g / (sqrt(s) + eps)."""
+        sparse = self.bag.weight.grad
+        if sparse is None:
             return
-        grad = grad.coalesce()
-        touched, values = grad.indices()[0], grad.values()
+        touched, grad = summed_in_order(sparse._indices()[0], sparse._values())
         with torch.no_grad():
+            update = lr * grad
             if self.optimizer == "rowwise_adagrad":
-                self.state[touched] += values.pow(2).mean(dim=1)
-                values = values / (self.state[touched].sqrt() + eps).unsqueeze(1)
-            self.bag.weight[touched] -= lr * values
+                self.state[touched] += mean_square(grad)
+                root = self.state[touched].double().sqrt().float()  # rounded as IEEE says; float32 sqrt may not be
+                update = update / (root + eps).unsqueeze(1)
+            self.bag.weight[touched] -= update
         self.bag.weight.grad = None
 
     def _append(self, ids: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_]) -> None:
@@ -65,6 +66,26 @@ class ReferenceTable:
     @staticmethod
     def _new_bag(weight: Tensor) -> nn.EmbeddingBag:
         return nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode="sum", sparse=True)
+
+
+# Both sums below are taken in the order that headrace states. torch's own `coalesce` and `mean` take another one, which
+# changes last bits (as a float32 `sqrt` of a vector library does, above); and where the input of a ReLU is that close to 0, a last bit decides whether a gradient is 0, which
+# row-wise Adagrad (the step does not depend on the gradient's size) turns into a difference of a whole step.
+
+
+def summed_in_order(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """(distinct rows int64 [U], float32 [U, dim]): the gradients of each row, added one after the other."""
+    distinct, inverse = rows.unique(return_inverse=True)
+    total = torch.zeros(len(distinct), values.shape[1])
+    return distinct, total.index_add_(0, inverse, values)
+
+
+def mean_square(values: Tensor) -> Tensor:
+    """float32 [n]: mean of the squares of each row, added column by column."""
+    total = torch.zeros(len(values))
+    for column in values.unbind(dim=1):
+        total += column * column
+    return total / values.shape[1]
 
 
 class ReferenceEmbeddings:
