@@ -12,7 +12,7 @@ from headrace.formats.schema import Schema
 
 @dataclass(frozen=True)
 class FilePosition:
-    """A place between two rows: byte `byte_offset` of the uncompressed text of file number `file`, behind `line` rows."""
+    """A place between two rows: byte `byte_offset` of the uncompressed text of file number `file`, `line` rows in."""
 
     file: int
     byte_offset: int

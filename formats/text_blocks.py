@@ -15,6 +15,7 @@ DEFAULT_MAX_LINE_BYTES = 1 << 20
 
 UTF8_BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
+_HEAD_BYTES = MAX_EXCERPT_BYTES + 1  # one more than an error shows, so that it shows that something is left out
 _LF = 0x0A
 _CR = 0x0D
 
@@ -183,7 +184,7 @@ class _LineCutter:
             yield self._block(buffer, begin, keep)
         if too_long:
             self._blank_run = False
-            yield from self._skip_line(bytes(buffer[whole : whole + MAX_EXCERPT_BYTES + 1]), used - whole)
+            yield from self._skip_line(bytes(buffer[whole : whole + _HEAD_BYTES]), used - whole)
         else:
             self._carry = bytes(buffer[keep:used])
 
@@ -198,6 +199,7 @@ class _LineCutter:
             buffer = bytearray(_SKIP_BYTES)
             used = self._read(memoryview(buffer))
             feed = buffer.find(b"\n", 0, used)
+            head = (head + buffer[: min(feed if feed >= 0 else used, _HEAD_BYTES)])[:_HEAD_BYTES]
             seen += feed if feed >= 0 else used
             if used < len(buffer):
                 break
