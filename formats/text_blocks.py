@@ -67,7 +67,8 @@ def text_blocks(
     - A name that ends in ``.gz`` means gzip. `start_offset` counts uncompressed bytes: a plain file is sought, a gzip
       file decompressed and discarded up to there.
     - A UTF-8 byte order mark at the start of the file is not part of the first line.
-    - Blank lines at the very end of the file are not lines, as long as they are at most `max_line_bytes` together.
+    - Blank lines at the very end of the file are not lines, as long as they are at most `max_line_bytes` together; nor
+      is a carriage return that is all there is behind the last line feed.
     - A line that grows past `max_line_bytes` is skipped through (see :class:`TextBlock`): no more than a small multiple
       of ``block_bytes + max_line_bytes`` is held, whatever the file holds.
 

@@ -383,6 +383,9 @@ def test_many_missing_values_over_all_bit_positions() -> None:
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+WIDE = LineLayout.from_schema(
+    Schema(sparse=(Sparse(name="h", encoding="hex64"), Sparse(name="u", encoding="uint64"), Sparse(name="x")))
+)
 
 
 @pytest.mark.parametrize(
@@ -400,9 +403,15 @@ LIBC = ctypes.CDLL(None, use_errno=True)
         b"\n",
         b"1\t1\t2\t",
         b"1\t1\t-",
+        b"0123456789abcdef\t12345678\t01234567",
+        b"0123456789abcdef",
+        b"0123456789abcde",  # one digit short of two loads
+        b"0123456789abcdef\t1234567",
+        b"0123456789abcdef\t\t",
     ],
 )
-def test_never_reads_outside_the_buffer(data: bytes) -> None:
+@pytest.mark.parametrize("layout", [LAYOUT, WIDE], ids=["small", "wide"])
+def test_never_reads_outside_the_buffer(data: bytes, layout: LineLayout) -> None:
     """The text ends where an unreadable page begins, then begins where one ends: a stray load is a crash."""
     page = mmap.PAGESIZE
     area = mmap.mmap(-1, 3 * page)
@@ -410,12 +419,12 @@ def test_never_reads_outside_the_buffer(data: bytes) -> None:
     for guard in (base, base + 2 * page):
         assert LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0) == 0
     try:
-        expected = _criteo_py.parse_lines(data, LAYOUT)
+        expected = _criteo_py.parse_lines(data, layout)
         for start in (page, 2 * page - len(data)):
             ctypes.memmove(base + start, data, len(data))
             text = memoryview((ctypes.c_ubyte * len(data)).from_address(base + start)).cast("B")
-            parsed = criteo_lines.parse_lines(text, LAYOUT)
-            assert rows(parsed) == rows(expected)
+            parsed = criteo_lines.parse_lines(text, layout)
+            assert rows(parsed, layout) == rows(expected, layout)
             assert parsed.faults == expected.faults
     finally:
         for guard in (base, base + 2 * page):

@@ -46,7 +46,7 @@ def expected_lines(data: bytes, max_line_bytes: int) -> list[tuple[int, int, byt
     """The rules, once more: number, offset and text (or head) of each line of a file of the bytes `data`."""
     offset = 3 if data.startswith(b"\xef\xbb\xbf") else 0
     lines = data[offset:].split(b"\n")
-    if not lines[-1]:
+    if lines[-1] in (b"", b"\r"):
         lines.pop()
     tail = len(lines)
     while tail and lines[tail - 1] in (b"", b"\r"):
