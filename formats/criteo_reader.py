@@ -24,7 +24,13 @@ from headrace.formats.manifest import (
 from headrace.formats.reader import START, BadLine, DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Schema
-from headrace.formats.text_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_LINE_BYTES, TextBlock, text_blocks
+from headrace.formats.text_blocks import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_MAX_LINE_BYTES,
+    TextBlock,
+    check_sizes,
+    text_blocks,
+)
 
 # A file whose first lines all have another number of columns is another kind of file: that is never skipped in silence.
 MISMATCHED_LINES = 100
@@ -55,9 +61,7 @@ class CriteoFiles:
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         verify_manifest: Verify = "size",
     ) -> None:
-        for name, value in (("block_bytes", block_bytes), ("max_line_bytes", max_line_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} is not a positive number of bytes")
+        check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
         check_verify(verify_manifest)
         self.files = list_files(paths)
         self.schema = schema

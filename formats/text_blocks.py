@@ -12,6 +12,7 @@ from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
 
 DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_MAX_LINE_BYTES = 1 << 20
+MAX_BYTES = 1 << 30
 
 UTF8_BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
@@ -53,6 +54,13 @@ class _Source(Protocol):
     def close(self) -> None: ...
 
 
+def check_sizes(**sizes: int) -> None:
+    """Refuse a size, given by the name of its option, that is no number of bytes from 1 to 1 GiB."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BYTES:
+            raise ValueError(f"{name}={value!r} is not a number of bytes from 1 to {MAX_BYTES}")
+
+
 def text_blocks(
     path: str,
     *,
@@ -68,15 +76,14 @@ def text_blocks(
       file decompressed and discarded up to there.
     - A UTF-8 byte order mark at the start of the file is not part of the first line.
     - Blank lines at the very end of the file are not lines, as long as they are at most `max_line_bytes` together; nor
-      is a carriage return that is all there is behind the last line feed.
+      is a carriage return that is all there is behind the last line feed. (Resumed inside a longer run of blank lines,
+      the end of that run may be taken for the end of the file.)
     - A line that grows past `max_line_bytes` is skipped through (see :class:`TextBlock`): no more than a small multiple
       of ``block_bytes + max_line_bytes`` is held, whatever the file holds.
 
     Damaged data raises :class:`CorruptShardError` after the last whole line before it was yielded.
     """
-    for name, value in (("block_bytes", block_bytes), ("max_line_bytes", max_line_bytes)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} is not a positive number of bytes")
+    check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
     source: _Source = GzipMembers(path) if path.endswith(".gz") else open(path, "rb", buffering=0)  # noqa: SIM115
     cutter = _LineCutter(source, path, file, start_line, block_bytes, max_line_bytes)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -210,18 +211,24 @@ def test_a_position_that_is_no_line_start_is_refused(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("option", ["block_bytes", "max_line_bytes"])
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, None, "1"])
-def test_sizes_are_positive_integers(option: str, value: object) -> None:
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, None, "1", 2**30 + 1])
+def test_sizes_are_integers_within_bounds(option: str, value: object) -> None:
     # L63
     with pytest.raises(ValueError, match=option):
         list(text_blocks("absent", **{option: value}))  # type: ignore[arg-type]
+
+
+def open_files() -> list[str]:
+    return [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
 
 
 def test_an_early_end_closes_the_file(tmp_path: Path) -> None:
     path = str(write(tmp_path / "日本.tsv", b"1\n" * 100))  # L84
     blocks = text_blocks(path, block_bytes=10)
     next(blocks)
-    blocks.close()  # type: ignore[attr-defined]  # an unclosed file would be a ResourceWarning
+    assert path in open_files()
+    blocks.close()  # type: ignore[attr-defined]
+    assert path not in open_files()
     with pytest.raises(FileNotFoundError, match="absent"):
         next(text_blocks(str(tmp_path / "absent")))
 
