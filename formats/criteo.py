@@ -1,0 +1,33 @@
+"""Schema of the Criteo click logs.
+
+The Kaggle files (``train.txt``, ``test.txt``) and the Terabyte ones (``day_0`` .. ``day_23``) have the same columns, so
+there is one constructor. Their ids are hashed differently: the two cannot be joined, and must not share a model.
+"""
+
+from __future__ import annotations
+
+from headrace.formats.schema import Dense, DenseTransform, Label, MissingId, OptimizerName, Schema, Sparse, Table
+
+NUM_DENSE = 13
+NUM_SPARSE = 26
+
+
+def criteo_schema(
+    *,
+    dim: int = 16,
+    optimizer: OptimizerName = "rowwise_adagrad",
+    dense_transform: DenseTransform = "log1p",
+    missing: MissingId = "key",
+    labels: bool = True,
+) -> Schema:
+    """``label``, ``I1`` .. ``I13`` (int64), ``C1`` .. ``C26`` (hex32), a table of `dim` values a row for each ``C``.
+
+    ``labels=False`` describes files without the label column, such as Kaggle's ``test.txt``: 39 columns, not 40.
+    """
+    ids = [f"C{i}" for i in range(1, NUM_SPARSE + 1)]
+    return Schema(
+        labels=(Label(name="label"),) if labels else (),
+        dense=tuple(Dense(name=f"I{i}", transform=dense_transform) for i in range(1, NUM_DENSE + 1)),
+        sparse=tuple(Sparse(name=name, missing=missing) for name in ids),
+        tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in ids),
+    )

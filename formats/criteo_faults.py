@@ -1,0 +1,81 @@
+"""What a refused line of a Criteo file means, in words for the one who has to repair it."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.formats.criteo_lines import Kind, LineLayout, Reason
+from headrace.formats.errors import BadRecordError
+from headrace.formats.reader import BadLine
+
+_SEPARATORS = {",": "commas", ";": "semicolons", " ": "spaces", "|": "bars", "^": "carets", "\x01": "control-A bytes"}
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF16_HINT = "this looks like UTF-16; convert it to UTF-8"
+
+
+def describe(
+    bad: BadLine, *, file: str, layout: LineLayout, text: memoryview, text_offset: int, max_line_bytes: int
+) -> BadRecordError:
+    """The error for `bad`, a line of `text`, which begins at byte `text_offset` of `file`."""
+    line = bytes(text[bad.line_begin : bad.line_end])
+    offending = bytes(text[bad.begin : bad.end])
+    reason = Reason(bad.reason)
+    if reason == Reason.COLUMN_COUNT:
+        what = f"{bad.found} columns where the schema declares {layout.num_columns}"
+        hint = _column_count_hint(line, bad, layout)
+    elif reason == Reason.BLANK_LINE:
+        what, hint = "blank line", "blank lines are accepted at the end of a file only"
+    elif reason == Reason.OVERSIZED:
+        what = f"row exceeds {max_line_bytes} bytes at byte {text_offset + bad.line_begin + max_line_bytes}"
+        hint = "a lost line feed, or not a text file; max_line_bytes sets the limit"
+    else:
+        what, hint = _field_reason(reason, layout, bad), _field_hint(offending, reason, bad)
+    column = layout.names[bad.column] if bad.column >= 0 else ""
+    return BadRecordError(file, bad.line, column, offending, what, hint)
+
+
+def _field_reason(reason: Reason, layout: LineLayout, bad: BadLine) -> str:
+    kind = Kind(layout.kinds[bad.column])
+    if reason == Reason.BAD_LABEL:
+        return "a label is 0 or 1"
+    if reason == Reason.MISSING_ID:
+        return "no id, and the schema says missing='raise'"
+    if reason == Reason.BAD_HEX:
+        return f"not 1 to {8 if kind == Kind.HEX32 else 16} hexadecimal digits"
+    if reason == Reason.OUT_OF_RANGE:
+        return f"does not fit into {kind.name.lower()}"
+    return "not a decimal integer"
+
+
+def _column_count_hint(line: bytes, bad: BadLine, layout: LineLayout) -> str:
+    expected, labels = layout.num_columns, layout.num_labels
+    if line.startswith(_UTF16_MARKS):
+        return _UTF16_HINT
+    if labels and bad.found == expected - labels:
+        return "this looks like a file without label; declare the schema without labels"
+    if not labels and bad.found == expected + 1:
+        return "this looks like a file with a label; declare it in the schema"
+    if b"\r" in line.rstrip(b"\r"):
+        return "a carriage return without line feed does not end a line"
+    for separator, name in _SEPARATORS.items():
+        if bad.found == 1 and line.count(separator.encode()) >= max(1, (expected - 1) // 2):
+            return f"the columns look separated by {name} ({separator!r}); this format has tabs"
+    return "columns are separated by tabs, and never quoted"
+
+
+def _field_hint(offending: bytes, reason: Reason, bad: BadLine) -> str:
+    if b'"' in offending:
+        return "quotes have no meaning in this format"
+    if offending.startswith(_UTF16_MARKS):
+        return _UTF16_HINT
+    if offending.startswith(b"\xef\xbb\xbf"):
+        return "a byte order mark is accepted at the start of a file only"
+    if offending != offending.strip():
+        return "blanks around a value are not stripped"
+    if reason == Reason.BAD_DECIMAL and re.fullmatch(rb"-?[0-9]+\.0*", offending):
+        return "an integer written as a float"
+    if offending[:2] in (b"0x", b"0X"):
+        return "no 0x in front"
+    if bad.line == 1 and re.fullmatch(rb"[A-Za-z_]\w*", offending) and reason in (Reason.BAD_LABEL, Reason.BAD_DECIMAL):
+        return "a header line? this format has none"
+    return ""

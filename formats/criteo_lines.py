@@ -1,0 +1,148 @@
+"""Whole lines of tab-separated click logs -> Arrow columns: the layout of a line, and the parser's checked front.
+
+The grammar is strict, and is the same for the native parser and its pure-Python twin:
+
+- a line ends at a line feed; one carriage return before it belongs to the line end. A carriage return elsewhere is a
+  byte like any other, which no value may contain: files with lone carriage returns as line ends are refused;
+- a tab separates two fields, always: there are no quotes and no escapes;
+- label: ``0`` or ``1``; int64 and uint64: decimal digits, int64 with an optional ``-``; hex32: 1 to 8 of
+  ``[0-9a-fA-F]``; hex64: 1 to 16 of them. No sign, prefix, space, underscore or other script;
+- an empty field is a missing value (null); an empty label is refused, and so is an empty id with ``missing="raise"``;
+- a line with no bytes is a blank line, and refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.formats import _criteo
+from headrace.formats.schema import Schema, SchemaError
+
+DEFAULT_MAX_LINE_BYTES = 1 << 20
+
+
+class Kind(IntEnum):
+    """What a column holds; the numbers are those of ``criteo_parser.hpp``."""
+
+    LABEL = 0
+    INT64 = 1
+    UINT64 = 2
+    HEX32 = 3
+    HEX64 = 4
+
+
+class Reason(IntEnum):
+    """Why a line is refused; the numbers are those of ``criteo_parser.hpp``."""
+
+    BLANK_LINE = 1
+    COLUMN_COUNT = 2
+    OVERSIZED = 3
+    BAD_LABEL = 4
+    BAD_DECIMAL = 5
+    OUT_OF_RANGE = 6
+    BAD_HEX = 7
+    MISSING_ID = 8
+
+
+_SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}
+
+
+class LineFault(NamedTuple):
+    """A refused line; all positions are byte offsets in the parsed block.
+
+    `line` is 0-based in the block. [begin, end) are the offending bytes, [line_begin, line_end) the line without its
+    line feed. When the whole line is at fault, `column` is -1; `found` is its number of columns where that is known.
+    """
+
+    line: int
+    column: int
+    reason: int
+    begin: int
+    end: int
+    line_begin: int
+    line_end: int
+    found: int
+
+
+class ParsedLines(NamedTuple):
+    """Columns of the accepted rows in schema order, the number of lines (bad ones counted), the refused lines."""
+
+    columns: list[pa.Array]
+    rows: int
+    lines: int
+    faults: list[LineFault]
+
+
+# What a parser accepts: anything contiguous with the buffer interface.
+BytesLike = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True)
+class LineLayout:
+    """The columns of a line in order: labels, dense, sparse. `kinds` and `required` hold a byte a column."""
+
+    names: tuple[str, ...]
+    kinds: bytes
+    required: bytes
+    num_labels: int
+    arrow_schema: pa.Schema
+
+    @classmethod
+    def from_schema(cls, schema: Schema) -> LineLayout:
+        """Layout of `schema`; a column that this text format cannot hold raises :class:`SchemaError`."""
+        for dense in schema.dense:
+            if dense.dtype != "int64":
+                raise SchemaError(f"dense {dense.name!r}: Criteo text holds int64, not {dense.dtype}")
+        for sparse in schema.sparse:
+            if sparse.multi_hot:
+                raise SchemaError(f"sparse {sparse.name!r}: Criteo text has one id a field, multi_hot needs a list")
+        names = [column.name for group in (schema.labels, schema.dense, schema.sparse) for column in group]
+        if not names:
+            raise SchemaError("a schema without columns describes no line")
+        kinds = [Kind.LABEL] * len(schema.labels) + [Kind.INT64] * len(schema.dense)
+        kinds += [_SPARSE_KIND[s.encoding] for s in schema.sparse]
+        required = [True] * len(schema.labels) + [False] * len(schema.dense)
+        required += [s.missing == "raise" for s in schema.sparse]
+        return cls(
+            names=tuple(names),
+            kinds=bytes(kinds),
+            required=bytes(required),
+            num_labels=len(schema.labels),
+            arrow_schema=schema.arrow_schema(labels=bool(schema.labels)),
+        )
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.names)
+
+    def record_batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def empty_batch(self) -> pa.RecordBatch:
+        return self.record_batch([pa.array([], field.type) for field in self.arrow_schema])
+
+
+def parse_lines(data: BytesLike, layout: LineLayout, *, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> ParsedLines:
+    """Parse `data` (bytes-like, whole lines; the last one may lack its line feed) natively, without the GIL.
+
+    The columns own their memory (one allocation for all of them) and do not refer to `data`. A line of more than
+    `max_line_bytes` bytes (line feed aside) is refused. Bad lines raise nothing: they are listed.
+    """
+    if max_line_bytes < 1:
+        raise ValueError(f"max_line_bytes={max_line_bytes!r} is not a positive number of bytes")
+    buffer, places, rows, lines, faults = _criteo.parse_block(data, layout.kinds, layout.required, max_line_bytes)
+    columns = [
+        _column(field.type, rows, buffer, *place) for field, place in zip(layout.arrow_schema, places, strict=True)
+    ]
+    return ParsedLines(columns, rows, lines, [LineFault(*fault) for fault in faults])
+
+
+def _column(kind: pa.DataType, rows: int, buffer: pa.Buffer, values_at: int, validity_at: int, nulls: int) -> pa.Array:
+    """A column over parts of `buffer`, not copied; no validity bitmap when nothing is missing."""
+    values = buffer.slice(values_at, rows * (kind.bit_width // 8))
+    validity = buffer.slice(validity_at, (rows + 7) // 8) if nulls else None
+    return pa.Array.from_buffers(kind, rows, [validity, values], nulls)

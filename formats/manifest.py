@@ -1,0 +1,165 @@
+"""``manifest.json`` of a dataset folder: what files there are, how long, how many rows, which bytes.
+
+    {"version": 1, "files": {"day_0.gz": {"bytes": 123, "rows": 4, "blake2b": "..."}}, "parameters": {...}}
+
+It is the only thing that can tell a file cut at a gzip member boundary, or a missing file, from a whole dataset (L81).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from headrace.formats.errors import ManifestError
+from headrace.formats.files import MANIFEST_NAME
+
+MANIFEST_VERSION = 1
+Verify = Literal["off", "size", "full"]
+
+_MAX_MANIFEST_BYTES = 64 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestFile:
+    """A file: its size in `bytes` as stored, its `rows` (physical lines for text), the BLAKE2b-256 of its bytes."""
+
+    bytes: int
+    rows: int
+    blake2b: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Files by name, and `parameters`: JSON-like data of whoever wrote them (schema, seed, ...)."""
+
+    files: Mapping[str, ManifestFile]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def describe_file(path: str | Path, *, rows: int) -> ManifestFile:
+    """Manifest entry of a finished file of `rows` rows; reads it once for the hash."""
+    return ManifestFile(bytes=os.path.getsize(path), rows=rows, blake2b=file_blake2b(path))
+
+
+def file_blake2b(path: str | Path) -> str:
+    """BLAKE2b-256 of the file's bytes as stored, in hex."""
+    hasher = hashlib.blake2b(digest_size=32)
+    with open(path, "rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def write_manifest(folder: str | Path, manifest: Manifest) -> Path:
+    """Write ``folder/manifest.json`` in one step: a reader sees the old one or the new one, never a part."""
+    target = Path(folder) / MANIFEST_NAME
+    document = {
+        "version": MANIFEST_VERSION,
+        "files": {name: asdict(entry) for name, entry in manifest.files.items()},
+        "parameters": dict(manifest.parameters),
+    }
+    _validate(str(target), document)
+    descriptor, temporary = tempfile.mkstemp(prefix=".manifest-", suffix=".tmp", dir=folder)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return target
+
+
+def read_manifest(folder: str | Path) -> Manifest | None:
+    """The manifest of `folder`, None when there is none; one that cannot be trusted raises :class:`ManifestError`."""
+    path = os.path.join(folder, MANIFEST_NAME)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MAX_MANIFEST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ManifestError(path, f"not UTF-8: {error}") from error
+    if len(text) > _MAX_MANIFEST_BYTES:
+        raise ManifestError(path, f"longer than {_MAX_MANIFEST_BYTES} characters")
+    try:
+        document = json.loads(text, object_pairs_hook=_refuse_repeated)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(path, f"not JSON: {error}") from error
+    return _validate(path, document)
+
+
+def check_size(manifest_file: ManifestFile, path: str, *, verify: Verify) -> None:
+    """Compare the file at `path` with its entry: the size, with ``verify="full"`` also the hash (reads the file)."""
+    if verify == "off":
+        return
+    size = os.path.getsize(path)
+    if size != manifest_file.bytes:
+        raise ManifestError(path, f"{size} bytes, the manifest says {manifest_file.bytes}: cut, or changed since")
+    if verify == "full" and (found := file_blake2b(path)) != manifest_file.blake2b:
+        raise ManifestError(path, f"BLAKE2b is {found}, the manifest says {manifest_file.blake2b}: changed since")
+
+
+def check_rows(manifest_file: ManifestFile, path: str, rows: int, *, verify: Verify) -> None:
+    """Compare the number of rows read (bad ones counted) with the entry, once the whole file has been read."""
+    if verify != "off" and rows != manifest_file.rows:
+        raise ManifestError(path, f"{rows} rows, the manifest says {manifest_file.rows}: cut, or changed since")
+
+
+def check_verify(verify: str) -> None:
+    if verify not in get_args(Verify):
+        raise ValueError(f"verify={verify!r} is not one of {', '.join(map(repr, get_args(Verify)))}")
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _validate(path: str, document: Any) -> Manifest:
+    _check_keys(path, "the manifest", document, {"version", "files", "parameters"})
+    version = document["version"]
+    if isinstance(version, bool) or version != MANIFEST_VERSION:
+        raise ManifestError(path, f"version {version!r} is unknown, this program reads {MANIFEST_VERSION}")
+    files, parameters = document["files"], document["parameters"]
+    for name, value in (("files", files), ("parameters", parameters)):
+        if not isinstance(value, dict):
+            raise ManifestError(path, f"{name} is a mapping, got {type(value).__name__}")
+    return Manifest(
+        files={name: _validate_file(path, name, entry) for name, entry in files.items()}, parameters=parameters
+    )
+
+
+def _validate_file(path: str, name: str, entry: Any) -> ManifestFile:
+    if name in ("", ".", "..", MANIFEST_NAME) or any(c in name for c in "/\\\0"):
+        raise ManifestError(path, f"{name!r} is not a plain file name")
+    _check_keys(path, f"file {name!r}", entry, {"bytes", "rows", "blake2b"})
+    for key in ("bytes", "rows"):
+        value = entry[key]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise ManifestError(path, f"file {name!r}: {key}={value!r} is not a number of {key}")
+    if not isinstance(entry["blake2b"], str) or not _DIGEST.fullmatch(entry["blake2b"]):
+        raise ManifestError(path, f"file {name!r}: blake2b={entry['blake2b']!r} is not 64 hexadecimal digits")
+    return ManifestFile(**entry)
+
+
+def _check_keys(path: str, owner: str, value: Any, keys: set[str]) -> None:
+    if not isinstance(value, dict):
+        raise ManifestError(path, f"{owner} is a mapping, got {type(value).__name__}")
+    if value.keys() != keys:
+        raise ManifestError(path, f"{owner} has the keys {sorted(map(str, value))}, expected {sorted(keys)}")

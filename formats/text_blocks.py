@@ -1,0 +1,238 @@
+"""Text files, plain or gzip, as blocks of whole lines, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from typing import Protocol
+
+from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
+from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+
+DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_MAX_LINE_BYTES = 1 << 20
+MAX_BYTES = 1 << 30
+
+UTF8_BOM = b"\xef\xbb\xbf"
+_SKIP_BYTES = 1 << 20
+_HEAD_BYTES = MAX_EXCERPT_BYTES + 1  # one more than an error shows, so that it shows that something is left out
+_LF = 0x0A
+_CR = 0x0D
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Whole lines [first_line, first_line + lines) of file number `file`; line numbers are 0-based and physical.
+
+    The block covers `num_bytes` bytes of (uncompressed) text from `byte_offset` on. Each line ends with a line feed,
+    except perhaps the last one of the file. `data` is read-only and belongs to the block.
+
+    With `oversized_bytes` > 0 the block stands for one line of that many bytes (line feed aside) that was too long to
+    be held; `data` is then its first bytes only.
+    """
+
+    file: int
+    byte_offset: int
+    first_line: int
+    data: memoryview
+    lines: int
+    num_bytes: int
+    oversized_bytes: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.byte_offset + self.num_bytes
+
+    @property
+    def next_line(self) -> int:
+        return self.first_line + self.lines
+
+
+class _Source(Protocol):
+    def readinto(self, target: memoryview, /) -> int | None: ...
+    def close(self) -> None: ...
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse a size, given by the name of its option, that is no number of bytes from 1 to 1 GiB."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BYTES:
+            raise ValueError(f"{name}={value!r} is not a number of bytes from 1 to {MAX_BYTES}")
+
+
+def text_blocks(
+    path: str,
+    *,
+    file: int = 0,
+    start_offset: int = 0,
+    start_line: int = 0,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+) -> Iterator[TextBlock]:
+    """Blocks of about `block_bytes` of whole lines of the file at `path`, from `start_offset` (a line start) on.
+
+    - A name that ends in ``.gz`` means gzip. `start_offset` counts uncompressed bytes: a plain file is sought, a gzip
+      file decompressed and discarded up to there.
+    - A UTF-8 byte order mark at the start of the file is not part of the first line.
+    - Blank lines at the very end of the file are not lines, as long as they are at most `max_line_bytes` together; nor
+      is a carriage return that is all there is behind the last line feed. (Resumed inside a longer run of blank lines,
+      the end of that run may be taken for the end of the file.)
+    - A line that grows past `max_line_bytes` is skipped through (see :class:`TextBlock`): no more than a small multiple
+      of ``block_bytes + max_line_bytes`` is held, whatever the file holds.
+
+    Damaged data raises :class:`CorruptShardError` after the last whole line before it was yielded.
+    """
+    check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
+    source: _Source = GzipMembers(path) if path.endswith(".gz") else open(path, "rb", buffering=0)  # noqa: SIM115
+    cutter = _LineCutter(source, path, file, start_line, block_bytes, max_line_bytes)
+    try:
+        cutter.seek(start_offset)
+        yield from cutter.blocks()
+    except CorruptShardError as error:
+        raise CorruptShardError(path, error.byte_offset, cutter.line, error.reason) from error
+    finally:
+        source.close()
+
+
+class _LineCutter:
+    """Cuts a stream of bytes behind line feeds.
+
+    `offset` and `line` are the position of the first byte not yielded. ``_carry`` holds the bytes read but not yielded:
+    blank lines that may turn out to be the tail of the file, then the beginning of an unfinished line.
+    """
+
+    def __init__(self, source: _Source, path: str, file: int, line: int, block_bytes: int, max_line_bytes: int) -> None:
+        self.offset = 0
+        self.line = line
+        self._source = source
+        self._path = path
+        self._file = file
+        self._block_bytes = block_bytes
+        self._max_line_bytes = max_line_bytes
+        self._carry = b""
+        self._mark_bytes = 0  # of a byte order mark that the next block covers
+        self._must_end = False
+        self._blank_run = False  # inside a run of blank lines too long to be taken for the tail of the file
+        self._error: CorruptShardError | None = None
+
+    def seek(self, offset: int) -> None:
+        """Go to `offset`: 0, behind a line feed, or the end of a file without a final one."""
+        if offset == 0:
+            return
+        if isinstance(self._source, FileIO):
+            self._source.seek(offset - 1)
+        else:
+            self._discard(offset - 1)
+        last = bytearray(1)
+        if not self._read(memoryview(last)):
+            reason = "the file ends before the position to resume at"
+            raise self._error or CorruptShardError(self._path, offset, self.line, reason)
+        self._must_end = last != b"\n"
+        self.offset = offset
+
+    def _discard(self, num_bytes: int) -> None:
+        scratch = memoryview(bytearray(min(num_bytes, _SKIP_BYTES)))
+        while num_bytes and (read := self._read(scratch[:num_bytes])):
+            num_bytes -= read
+
+    def blocks(self) -> Iterator[TextBlock]:
+        at_start = self.offset == 0
+        at_end = False
+        while not at_end:
+            buffer, used = self._fill()
+            at_end = used < len(buffer) and self._error is None
+            if self._must_end and used:
+                raise ValueError(f"{self._path}: no line starts at byte {self.offset}; has the file changed?")
+            begin = self._skip_mark(buffer) if at_start else 0
+            at_start = False
+            yield from self._cut(buffer, begin, used, at_end)
+            if self._error is not None:
+                raise self._error
+
+    def _fill(self) -> tuple[bytearray, int]:
+        """A new buffer with the carry and what comes next; number of bytes used, less than its size at the end."""
+        # As long again as the carry at least, so that a long line costs a logarithmic number of copies.
+        carried = len(self._carry)
+        buffer = bytearray(carried + max(self._block_bytes, carried, len(UTF8_BOM)))
+        buffer[:carried] = self._carry
+        return buffer, carried + self._read(memoryview(buffer)[carried:])
+
+    def _read(self, target: memoryview) -> int:
+        """Fill `target`; fewer bytes mean the end, or an error that is kept until the bytes before it are used."""
+        used = 0
+        try:
+            while used < len(target) and (read := self._source.readinto(target[used:])):
+                used += read
+        except CorruptShardError as error:
+            self._error = error
+        return used
+
+    def _skip_mark(self, buffer: bytearray) -> int:
+        if buffer.startswith(GZIP_MAGIC):
+            raise CorruptShardError(self._path, 0, 0, "gzip data under a name that does not end in .gz")
+        self._mark_bytes = len(UTF8_BOM) if buffer.startswith(UTF8_BOM) else 0
+        return self._mark_bytes
+
+    def _cut(self, buffer: bytearray, begin: int, used: int, at_end: bool) -> Iterator[TextBlock]:
+        """Yield the whole lines in ``buffer[begin:used]``, keep the rest."""
+        whole = max(buffer.rfind(b"\n", begin, used) + 1, begin)
+        if at_end and bytes(buffer[whole:used]) not in (b"", b"\r"):
+            whole = used  # the last line of the file, without a line feed
+        keep = _blank_tail(buffer, begin, whole)
+        if keep > begin:
+            self._blank_run = False
+        if self._blank_run or whole - keep > self._max_line_bytes:
+            self._blank_run = True
+            keep = whole
+        too_long = used - whole > self._max_line_bytes and not at_end
+        if too_long:
+            keep = whole  # something follows: the blank lines are not the tail
+        if keep > begin:
+            yield self._block(buffer, begin, keep)
+        if too_long:
+            self._blank_run = False
+            yield from self._skip_line(bytes(buffer[whole : whole + _HEAD_BYTES]), used - whole)
+        else:
+            self._carry = bytes(buffer[keep:used])
+
+    def _block(self, buffer: bytearray, begin: int, end: int) -> TextBlock:
+        lines = buffer.count(b"\n", begin, end) + (buffer[end - 1] != _LF)
+        return self._advance(memoryview(buffer)[begin:end].toreadonly(), lines, end - begin, 0)
+
+    def _skip_line(self, head: bytes, seen: int) -> Iterator[TextBlock]:
+        """Read to the end of a line of which `seen` bytes, beginning with `head`, have been read."""
+        feed = -1
+        while feed < 0:
+            buffer = bytearray(_SKIP_BYTES)
+            used = self._read(memoryview(buffer))
+            feed = buffer.find(b"\n", 0, used)
+            head = (head + buffer[: min(feed if feed >= 0 else used, _HEAD_BYTES)])[:_HEAD_BYTES]
+            seen += feed if feed >= 0 else used
+            if used < len(buffer):
+                break
+        if feed < 0 and self._error is not None:
+            return
+        self._carry = bytes(buffer[feed + 1 : used]) if feed >= 0 else b""
+        yield self._advance(memoryview(head), 1, seen + (feed >= 0), seen)
+
+    def _advance(self, data: memoryview, lines: int, num_bytes: int, oversized_bytes: int) -> TextBlock:
+        num_bytes += self._mark_bytes
+        self._mark_bytes = 0
+        block = TextBlock(self._file, self.offset, self.line, data, lines, num_bytes, oversized_bytes)
+        self.offset = block.next_offset
+        self.line = block.next_line
+        return block
+
+
+def _blank_tail(buffer: bytearray, begin: int, end: int) -> int:
+    """Where the blank lines (LF or CR LF) that end at `end` begin; `begin` is the start of a line."""
+    at = end
+    while at > begin and buffer[at - 1] == _LF:
+        start = at - 1
+        if start > begin and buffer[start - 1] == _CR:
+            start -= 1
+        if start > begin and buffer[start - 1] != _LF:
+            break
+        at = start
+    return at
