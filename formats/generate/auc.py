@@ -13,7 +13,7 @@ class ScoreHistogram:
     """Counts of scores by label in 65,536 equal bins over [-16, 16]; scores outside go to the end bins.
 
     `auc()` takes rows of one bin as ties. Its distance from the exact area is at most `bound()`: half the share of
-    (positive, negative) pairs that fall into one bin. Bins are 0.0005 wide, which for the log odds of the presets leaves less than 1e-4.
+    (positive, negative) pairs that fall into one bin. Bins are 0.0005 wide; for the presets the bound is below 1e-4.
     Counts are integers, so histograms of parts add up to the same result in any order.
     """
 

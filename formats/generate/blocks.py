@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 from isal import igzip
 
 from headrace.formats.generate._format import format_criteo
@@ -17,6 +19,7 @@ from headrace.formats.generate.labels import U8, LabelModel
 from headrace.formats.generate.taobao_csv import draw_behaviours, format_taobao, timestamps
 
 _GZIP_LEVEL = 2
+_Array = TypeVar("_Array", bound=npt.NDArray[Any])
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class BlockText:
         first = position * block.rows
         for number, start, stop in _cut(first, first + block.rows, self.file_ends):
             rows = slice(start - first, stop - first)
-            data = self._text(block.slice(rows.start, rows.stop), *(_part(a, rows) for a in (labels, behaviours)))
+            data = self._text(block.slice(rows.start, rows.stop), _part(labels, rows), _part(behaviours, rows))
             pieces.append((number, stop - start, compress(data) if self.compression else data))
         kept = slice(0, max(0, self.file_ends[-1] - first))
         return TextBlock(_part(log_odds, kept), _part(labels, kept), tuple(pieces))
@@ -118,5 +121,5 @@ def _cut(first: int, last: int, ends: Sequence[int]) -> Iterator[tuple[int, int,
             return
 
 
-def _part(array: F32 | U8 | None, rows: slice):  # type: ignore[no-untyped-def]
-    return None if array is None else array[rows]
+def _part(array: _Array | None, rows: slice) -> _Array | None:
+    return None if array is None else cast(_Array, array[rows])

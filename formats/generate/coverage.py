@@ -1,7 +1,8 @@
 """What a set of popularity laws implies for a cache and for deduplication, worked out and not sampled.
 
-Every row of the stream has one value in each column. A *row of a table* is one id of one column, or the missing value of
-a column that has one. Tails are handled on a geometric grid of ranks, within which a probability varies by less than 1 %.
+Every row of the stream has one value in each column. A *row of a table* is one id of one column, or the missing value
+of a column that has one. Tails are handled on a geometric grid of ranks, within which a probability varies by less
+than 1 %.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dense columns: integers with a few frequent small values, a heavy tail and missing values.
 
-A present value is one of the `atoms` (value, probability) or, with the remaining probability, floor(exp(mu + sigma·z)) for
-a normal z, never below `low` nor above `high`. These are plausible marginals, fitted on small samples; columns are
+A present value is one of the `atoms` (value, probability) or, with the remaining probability, floor(exp(mu + sigma·z))
+for a normal z, never below `low` nor above `high`. These are plausible marginals, fitted on small samples; columns are
 independent but for missingness, which the columns of a joint group share row by row.
 """
 
@@ -46,4 +46,4 @@ class DenseLaw:
             return values
         which = np.searchsorted(self._cdf, generator.random(rows), side="right")
         table = np.array([value for value, _ in self.atoms] + [0], np.int64)
-        return np.where(which < len(self.atoms), table[which], values)
+        return np.where(which < len(self.atoms), table[which], values).astype(np.int64, copy=False)

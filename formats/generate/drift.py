@@ -5,12 +5,13 @@ swaps in pairs; the popularity law and the set of ids stay what they are. With C
 
 - *round* j (j = 1, 2, ...) has a key k_j in 0 .. C-1 and pairs every position x with (k_j - x) mod C;
 - a pair of round j swaps at the hashed moment h in [0, 1) of that round, h = hash(key_j, smaller of the two) / 2^32;
-- `drift` rounds pass a day: on day d the first m = floor(d · drift) rounds are complete, and of round m + 1 the pairs with
-  h < d · drift - m have swapped.
+- `drift` rounds pass a day: on day d the first m = floor(d · drift) rounds are complete, and of round m + 1 the pairs
+  with h < d · drift - m have swapped.
 
-So from one day to the next a share `drift` of the ids is re-ranked (all of them with drift = 1); day 0 and drift = 0 leave
-the ranks as they are; the position of a rank on day d is a function of (seed, column, drift, d) and needs no table and no
-loop over days, since complete rounds compose to x -> ±x + constant (mod C). Every day's map is a bijection.
+So from one day to the next a share `drift` of the ids is re-ranked (all of them with drift = 1); day 0 and drift = 0
+leave the ranks as they are. The position of a rank on day d is a function of (seed, column, drift, d) and needs no
+table and no pass over earlier days' values, since complete rounds compose to x -> ±x + constant (mod C). Every day's
+map is a bijection.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from headrace.formats.generate.mixing import U32, Permutation, keys
 from headrace.formats.generate.popularity import I64
 from headrace.formats.generate.presets import Preset
 
-# First word after the seed in every SeedSequence: what the numbers are for. Values are part of the stream: never reuse one.
+# Second word of every SeedSequence, after the seed: what the numbers are for. The values are part of the stream.
 STAGE_FEATURES, STAGE_LABELS, STAGE_CALIBRATION, STAGE_IDS, STAGE_DRIFT = 1, 2, 3, 4, 5
 STAGE_WEIGHTS, STAGE_DENSE_WEIGHTS, STAGE_BEHAVIOURS = 6, 7, 8
 
@@ -44,9 +44,14 @@ class FeatureBlock:
         return int(self.ids.shape[1])
 
     def slice(self, start: int, stop: int) -> FeatureBlock:
-        """Rows start .. stop - 1; arrays are copied, so that columns stay contiguous."""
+        """Rows start .. stop - 1, copied so that columns stay contiguous; the block itself when that is all of it."""
+        if (start, stop) == (0, self.rows):
+            return self
         return FeatureBlock(
-            *(np.ascontiguousarray(a[:, start:stop]) for a in (self.dense, self.dense_valid, self.ids, self.ids_valid)),
+            dense=np.ascontiguousarray(self.dense[:, start:stop]),
+            dense_valid=np.ascontiguousarray(self.dense_valid[:, start:stop]),
+            ids=np.ascontiguousarray(self.ids[:, start:stop]),
+            ids_valid=np.ascontiguousarray(self.ids_valid[:, start:stop]),
             first_row=self.first_row + start,
         )
 
@@ -103,8 +108,9 @@ class FeatureStream:
         return FeatureBlock(dense, valid[:split], ids, valid[split:], first_row)
 
     def _draw_masks(self, generator: np.random.Generator, rows: int) -> Mask:
-        """bool [n_dense + n_sparse, rows]: one draw a column that can be missing, one for all columns of a joint group."""
-        p_miss = {name: law.p_miss for name, law in (*self.preset.dense.items(), *self.preset.sparse.items())}
+        """bool [n_dense + n_sparse, rows]: one draw a column that can be missing, one for all of a joint group."""
+        p_miss = {name: law.p_miss for name, law in self.preset.dense.items()}
+        p_miss |= {name: law.p_miss for name, law in self.preset.sparse.items()}
         leader = {name: group[0] for group in self.preset.joint_missing for name in group}
         valid = np.ones((len(p_miss), rows), np.bool_)
         row_of = {name: position for position, name in enumerate(p_miss)}

@@ -33,8 +33,8 @@ class GenerateReport:
 
     files: names relative to the output folder; bytes: on disk
     click_rate: share of rows with label 1; None without labels or rows
-    auc_of_generator: area under the ROC curve of the true log odds against the labels drawn, the best that any model can
-        reach; None unless both labels occur
+    auc_of_generator: area under the ROC curve of the true log odds against the labels drawn, the best that any model
+        can reach; None unless both labels occur
     eval: the same of the evaluation part, or None
     """
 

@@ -2,11 +2,12 @@
 
     log odds = bias + scale · ( sum_f w_f(id_f) + sum_(f,g) <u_f(id_f), v_g(id_g)> + sum_j c_j · log(1 + max(x_j, 0)) )
 
-w, u, v are hash functions of (seed, column, id), uniform with mean 0, so an id keeps its effect wherever it occurs, popular
-ids as much as others, and no table is stored. A column's weights are damped by the share of its values that belong to its
-4,096 most frequent ids: the effect of ids that occur once is noise to any learner. A missing id or dense value has a
-constant of its own. `scale` and `bias` are set on a fixed sample of rows of day 0, so that the expected area under the ROC
-curve and the click rate are those of the preset.
+w, u, v are hash functions of (seed, column, id), uniform with mean 0, so an id keeps its effect wherever it occurs,
+popular ids as much as others, and no table is stored. A column's weights are damped by the share of its values that
+belong to its 4,096 most frequent ids: the effect of ids that occur once is noise to any learner. A missing id or dense
+value has a constant of its own. `scale` and `bias` are set on a fixed sample of rows of day 0, so that the expected
+area under the ROC curve and the click rate are those of the preset; under drift the hot ids of later days have other
+effects, and the click rate moves.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class LabelModel:
 
     def log_odds(self, block: FeatureBlock) -> F32:
         """float32 [rows]."""
-        return np.float32(self.bias) + np.float32(self.scale) * self._raw(block)
+        raw = self._raw(block)
+        raw *= np.float32(self.scale)
+        raw += np.float32(self.bias)
+        return raw
 
     def draw(self, log_odds: F32, block_index: int) -> U8:
         """uint8 [rows] labels of block `block_index`: 1 with the probability that `log_odds` (all rows of it) says."""
@@ -98,7 +102,7 @@ class LabelModel:
         slope, missing = self.dense_weights[column]
         values = np.log1p(np.maximum(block.dense[column], 0).astype(np.float32))
         values *= slope
-        return np.where(block.dense_valid[column], values, missing)
+        return np.asarray(np.where(block.dense_valid[column], values, missing))
 
 
 def build_label_model(stream: FeatureStream) -> LabelModel:

@@ -1,6 +1,6 @@
 """Keyed 32-bit mixing: the counter-based randomness of everything that is a function of an id, not of a row.
 
-All functions take and give uint32 arrays and have no state; multiplication wraps modulo 2^32 by definition of the dtype.
+All functions take and give uint32 arrays and have no state; multiplication wraps modulo 2^32, as the dtype defines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _S16, _S15 = np.uint32(16), np.uint32(15)
 
 def keys(seed: int, stage: int, column: int, count: int) -> U32:
     """`count` independent 32-bit keys of one column and one use (`stage`) under a seed."""
-    return np.random.SeedSequence([seed, stage, column]).generate_state(count, np.uint32)
+    return np.random.SeedSequence([seed, stage, column]).generate_state(count, np.uint32).astype(np.uint32)
 
 
 def mix32(values: U32, key: np.uint32) -> U32:
@@ -38,8 +38,8 @@ def mix32(values: U32, key: np.uint32) -> U32:
 class Permutation:
     """A keyed bijection of the integers 0 .. 2^bits - 1, 1 <= bits <= 32.
 
-    Four rounds of x -> (x xor key) · odd, then x xor (x >> bits/2), all modulo 2^bits: every step can be undone, so no two
-    inputs collide; nothing is stored but the keys.
+    Four rounds of x -> (x xor key) · odd, then x xor (x >> bits/2), all modulo 2^bits: every step can be undone, so no
+    two inputs collide; nothing is stored but the keys.
     """
 
     keys: tuple[int, ...]
@@ -55,7 +55,7 @@ class Permutation:
         """Images of `values` (any shape, each < 2^bits); a new array."""
         mask = np.uint32((1 << self.bits) - 1)
         shift = np.uint32(max(1, self.bits // 2))
-        x = values & mask
+        x: U32 = values & mask
         for position, key in enumerate(self.keys):
             x ^= np.uint32(key) & mask
             x *= _M2 if position % 2 else _M1

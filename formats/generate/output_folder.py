@@ -131,13 +131,14 @@ def refuse_unless_empty(folder: Path) -> None:
     if found:
         unfinished = ", left by an interrupted run" if found[0].endswith(_PARTIAL) else ""
         raise FileExistsError(
-            f"{folder}: is not empty and is not the result of a run with equal parameters (it holds {found[0]!r}{unfinished}); "
-            "give another folder, or overwrite=True to replace what an earlier run wrote"
+            f"{folder}: is not empty and is not the result of a run with equal parameters "
+            f"(it holds {found[0]!r}{unfinished}); give another folder, "
+            "or overwrite=True to replace what an earlier run wrote"
         )
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run wrote: the manifest first, then the files it lists, and temporary files; nothing else."""
+    """Remove what an earlier run wrote: the manifest first, the files it lists, temporary files; nothing else."""
     if not folder.exists():
         return
     listed = (read_manifest(folder) or {"files": {}})["files"]

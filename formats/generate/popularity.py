@@ -5,10 +5,10 @@ A law numbers the ids of a column by popularity rank and says with which probabi
 - ``pmf``: the probabilities themselves;
 - ``zm`` (Zipf-Mandelbrot): rank 0 with probability `p_head`, else rank r = 1 .. C-1 with p(r) ~ (r + q)^-a.
 
-The first 65,536 ranks are exact: a cumulative table, searched by bisection. Beyond them the sum over ranks is replaced by
-the integral of (x + q)^-a from r - 1/2 to r + 1/2, whose inverse is closed, so C may be 300 million and the law still
-takes half a megabyte. Error: by the midpoint rule the integral exceeds the term by a factor 1 + a(a+1)/(24 (r+q)^2),
-below 1 + 1e-9 for a <= 4 and r > 65,536; the normaliser has the same error.
+The first 65,536 ranks are exact: a cumulative table, searched by bisection. Beyond them the sum over ranks is
+replaced by the integral of (x + q)^-a from r - 1/2 to r + 1/2, whose inverse is closed, so C may be 300 million and
+the law still takes half a megabyte. Error: by the midpoint rule the integral exceeds the term by a factor 1 +
+a(a+1)/(24 (r+q)^2), below 1 + 1e-9 for a <= 4 and r > 65,536; the normaliser has the same error.
 
 Source of the forms: B. Mandelbrot, "An informational theory of the statistical structure of language" (1953).
 """
@@ -42,8 +42,8 @@ def power_inverse(share: F64, low: float, high: float, exponent: float) -> F64:
     b = 1.0 - exponent
     log_ratio = float(np.log(high / low))
     if abs(b) < 1e-12:
-        return low * np.exp(share * log_ratio)
-    return low * np.exp(np.log1p(share * np.expm1(b * log_ratio)) / b)
+        return np.asarray(low * np.exp(share * log_ratio))
+    return np.asarray(low * np.exp(np.log1p(share * np.expm1(b * log_ratio)) / b))
 
 
 @dataclass(frozen=True, eq=False)

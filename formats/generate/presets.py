@@ -20,7 +20,7 @@ class Preset:
     """Everything that a stream is drawn from.
 
     layout: "criteo" (tab, hexadecimal ids) or "taobao" (comma, decimal ids).
-    file_names: file name pattern by use: "train", "unlabelled" (None: the format needs labels), "eval"; ``{}`` is a number.
+    file_names: pattern by use: "train", "unlabelled" (None: the format needs labels), "eval"; ``{}`` is a number.
     click_rate, generator_auc: what the label model is calibrated to.
     rows_per_day: rows between two re-rankings by drift, as in the original.
     joint_missing: groups of column names, dense or sparse, that are missing in the same rows.

@@ -1,8 +1,8 @@
 """Lines of Taobao UserBehavior: ``user,item,cate,behavior,timestamp``; decimal ids from 1, UTC seconds, LF, no header.
 
-The label is "more than a page view": 0 is written as ``pv``, 1 as ``cart``, ``fav`` or ``buy`` in the shares of the full file
-(5,530,446, 2,888,258 and 2,015,839 of 10,434,543). Time runs evenly, one day every `day_rows` rows, from midnight
-of 25 November 2017 in China (UTC+8); rows are in order of time, where the original is in order of users.
+The label is "more than a page view": 0 is written as ``pv``, 1 as ``cart``, ``fav`` or ``buy`` in the shares of the
+full file (5,530,446, 2,888,258 and 2,015,839 of 10,434,543). Time runs evenly, one day every `day_rows` rows, from
+midnight of 25 November 2017 in China (UTC+8); rows are in order of time, where the original is in order of users.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def timestamps(first_row: int, rows: int, day_rows: int) -> I64:
 
 
 def format_taobao(ids: U32, behaviours: U8, seconds: I64) -> bytes:
-    """Text of rows: ids uint32 [3, rows] (user, item, category; 1 is added), behaviours uint8 [rows], seconds int64 [rows]."""
+    """Text of rows.
+
+    ids: uint32 [3, rows] (user, item, category; 1 is added); behaviours: uint8 [rows]; seconds: int64 [rows]
+    """
     if ids.ndim != 2 or len(ids) != 3 or behaviours.shape != seconds.shape or ids.shape[1:] != seconds.shape:
         raise ValueError(f"shapes: ids {ids.shape}, behaviours {behaviours.shape}, seconds {seconds.shape}")
     if not seconds.size:
