@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from headrace.formats.generate.popularity import F64, I64
 
+_LARGEST_EXPONENT = np.float32(22.0)  # exp of it is above every `high` and far from overflow
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -40,8 +42,9 @@ class DenseLaw:
     def draw(self, generator: np.random.Generator, rows: int) -> I64:
         """int64 [rows] present values; takes `rows` single-precision normals and, with atoms, `rows` doubles."""
         normal = generator.standard_normal(rows, dtype=np.float32)
-        tail = np.exp(np.float32(self.mu) + np.float32(self.sigma) * normal)
-        values = np.clip(tail.astype(np.float64), self.low, self.high).astype(np.int64)
+        exponent = np.minimum(np.float32(self.mu) + np.float32(self.sigma) * normal, _LARGEST_EXPONENT)
+        tail = np.exp(exponent)
+        values: I64 = np.clip(tail.astype(np.float64), self.low, self.high).astype(np.int64)
         if not self.atoms:
             return values
         which = np.searchsorted(self._cdf, generator.random(rows), side="right")

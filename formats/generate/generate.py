@@ -106,11 +106,11 @@ def generate(
     folder = Path(out_dir)
     if not overwrite and _is_complete(folder, parameters):
         return _found(folder, parameters, started)
-    for part in (folder, folder / EVAL_FOLDER):
-        if overwrite:
-            clear(part)
-        else:
-            refuse_unless_empty(part)
+    if overwrite:
+        clear(folder)
+        clear(folder / EVAL_FOLDER, remove=True)
+    else:
+        refuse_unless_empty(folder)
     writer = _Writer(parameters, threads)
     evaluation = None
     if eval_rows:

@@ -137,8 +137,11 @@ def refuse_unless_empty(folder: Path) -> None:
         )
 
 
-def clear(folder: Path) -> None:
-    """Remove what an earlier run wrote: the manifest first, the files it lists, temporary files; nothing else."""
+def clear(folder: Path, *, remove: bool = False) -> None:
+    """Remove what an earlier run wrote: the manifest first, the files it lists, temporary files; nothing else.
+
+    With `remove` the folder goes too if that leaves it empty.
+    """
     if not folder.exists():
         return
     listed = (read_manifest(folder) or {"files": {}})["files"]
@@ -147,3 +150,5 @@ def clear(folder: Path) -> None:
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder / name)
+    if remove and not os.listdir(folder):
+        folder.rmdir()

@@ -38,7 +38,10 @@ def power_integral(low: F64 | float, high: F64 | float, exponent: float) -> F64:
 
 
 def power_inverse(share: F64, low: float, high: float, exponent: float) -> F64:
-    """The x at which `share` (0 .. 1) of the integral of x^-exponent over [low, high] is reached."""
+    """The x at which `share` (0 .. 1) of the integral of x^-exponent over [low, high] is reached.
+
+    Near the end of a steep law a step of one unit in the last place of `share` is many ranks; x may then pass `high`.
+    """
     b = 1.0 - exponent
     log_ratio = float(np.log(high / low))
     if abs(b) < 1e-12:
@@ -129,8 +132,12 @@ def zipf_mandelbrot_law(
     p_head: float = 0.0,
     p_miss: float = 0.0,
     max_cardinality: int | None = None,
+    exact_ranks: int = EXACT_RANKS,
 ) -> Law:
-    """Rank 0 with `p_head`, ranks r = 1 .. cardinality - 1 ~ (r + shift)^-exponent; capped at `max_cardinality` ids."""
+    """Rank 0 with `p_head`, ranks r = 1 .. cardinality - 1 ~ (r + shift)^-exponent; capped at `max_cardinality` ids.
+
+    A column that is capped at one id has that id in every present value. exact_ranks: ranks in the cumulative table.
+    """
     if not 1 <= cardinality <= MAX_CARDINALITY:
         raise ValueError(f"cardinality={cardinality} is not from 1 to {MAX_CARDINALITY}")
     if not 0.0 < exponent <= 4.0:
@@ -141,7 +148,7 @@ def zipf_mandelbrot_law(
     cardinality = min(cardinality, max_cardinality or cardinality)
     if cardinality == 1:
         return Law(cdf=np.ones(1), cardinality=1, p_miss=p_miss)
-    exact = min(EXACT_RANKS, cardinality - 1)
+    exact = min(exact_ranks, cardinality - 1)
     weights = np.power(np.arange(1, exact + 1, dtype=np.float64) + shift, -exponent)  # [exact]
     tail = 0.0
     if cardinality - 1 > exact:
