@@ -15,12 +15,12 @@ def test_a_permutation_hits_every_number_of_its_bits_once(bits):
 
 
 def test_a_permutation_of_32_bits_has_no_collisions_and_fills_the_range():
-    ids = Permutation(KEYS)(np.arange(3_000_000, dtype=np.uint32))
-    assert len(np.unique(ids)) == 3_000_000
+    ids = Permutation(KEYS)(np.arange(1_000_000, dtype=np.uint32))
+    assert len(np.unique(ids)) == 1_000_000
     assert (ids >= 2**31).mean() == pytest.approx(0.5, abs=0.01)
     by_top_bits = np.bincount(ids >> np.uint32(24), minlength=256)
-    assert by_top_bits.min() > 10_000
-    assert by_top_bits.max() < 14_000
+    assert by_top_bits.min() > 3_500
+    assert by_top_bits.max() < 4_400
 
 
 def undo(permutation: Permutation, value: int) -> int:
