@@ -1,0 +1,1 @@
+"""Synthetic click logs in the original file formats, with the fitted popularity of the real ones."""
