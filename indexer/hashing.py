@@ -37,13 +37,15 @@ def mix64(table_uid: int, missing: bool, ids: U64) -> U64:
 
 def route_bucket(hashes: U64) -> U64:
     """Which of the 65,536 route buckets: the top 16 bits."""
-    return hashes >> np.uint64(SHARD_BITS + PROBE_BITS)
+    buckets: U64 = hashes >> np.uint64(SHARD_BITS + PROBE_BITS)
+    return buckets
 
 
 def shard_of(hashes: U64, num_shards: int) -> U64:
     """Which of `num_shards` shards (a power of two, at most 64): the top bits of the 6 shard bits."""
-    bits = (hashes >> np.uint64(PROBE_BITS)) & np.uint64(MAX_SHARDS - 1)
-    return bits >> np.uint64(SHARD_BITS - (num_shards.bit_length() - 1))
+    bits: U64 = (hashes >> np.uint64(PROBE_BITS)) & np.uint64(MAX_SHARDS - 1)
+    bits >>= np.uint64(SHARD_BITS - (num_shards.bit_length() - 1))
+    return bits
 
 
 def probe_home(hashes: U64, capacity: int) -> npt.NDArray[np.int64]:
@@ -55,4 +57,5 @@ def probe_home(hashes: U64, capacity: int) -> npt.NDArray[np.int64]:
 def _finalise(x: U64, rounds: tuple[tuple[int, int], ...], last: int) -> U64:
     for shift, factor in rounds:
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(last))
+    x = x ^ (x >> np.uint64(last))
+    return x

@@ -1,7 +1,7 @@
 """Snapshot of an index as an Arrow table: packed, verified, written and read.
 
-Columns `table_uid` uint32, `missing` bool, `id` uint64, `location` uint64, a row each committed row, sorted by location.
-The schema's metadata holds, as JSON under ``headrace.index``: `version`, `num_shards`, `chunk_rows`, `owner_rank`,
+Columns `table_uid` uint32, `missing` bool, `id` uint64, `location` uint64: the committed rows, sorted by location. The
+schema's metadata holds, as JSON under ``headrace.index``: `version`, `num_shards`, `chunk_rows`, `owner_rank`,
 `tables` ([uid, group] each), `chunks` (for each shard the [group, committed rows] of its chunks, in the order in which
 it took them), and `digest`, a blake2b over all of this and the columns.
 """
@@ -67,7 +67,8 @@ def unpack(table: pa.Table, identity: Identity) -> tuple[U32, CutArrays]:
         raise ValueError("the snapshot's content does not match its digest: it is damaged; take an earlier one")
     group_of = _check_header(header, identity)
     counts, groups, rows = _chunks(header["chunks"], identity)
-    cut = CutArrays(*columns, counts, groups, rows)
+    uids, missing, ids, locations = columns
+    cut = CutArrays(uids, missing, ids, locations, counts, groups, rows)
     _check_places(cut, identity)
     return _ordinals(cut, identity, group_of), cut
 
@@ -198,8 +199,8 @@ def _check_places(cut: CutArrays, identity: Identity) -> None:
     wrong = np.flatnonzero(cut.locations != (np.repeat(chunk_bits, rows) | offsets))
     if len(wrong):
         raise ValueError(
-            f"snapshot row {wrong[0]} has location {cut.locations[wrong[0]]:#x}, which is out of range, out of order, or "
-            f"there twice"
+            f"snapshot row {wrong[0]} has location {cut.locations[wrong[0]]:#x}, which is out of range, out of "
+            f"order, or there twice"
         )
 
 
