@@ -109,17 +109,17 @@ class PresenceCounter:
     def locations(self) -> U64:
         """Distinct locations, uint64 [N], ascending: the order of the arrays below."""
         self._merge()
-        return self._locations.copy()
+        return np.array(self._locations)
 
     def batches(self) -> I64:
         """Batches that contain each location, int64 [N]."""
         self._merge()
-        return self._counts[0].copy()
+        return np.array(self._counts[0])
 
     def accesses(self) -> I64:
         """Accesses of each location, int64 [N]; of the batches that came with query ids."""
         self._merge()
-        return self._counts[1].copy()
+        return np.array(self._counts[1])
 
     def presence(self) -> F64:
         """Share of the batches that contain each location, float64 [N]."""
@@ -129,7 +129,7 @@ class PresenceCounter:
         """The k locations (or all) in most batches, most frequent first, ties by location."""
         self._merge()
         order = np.lexsort((self._locations, -self._counts[0]))
-        return self._locations[order[: max(0, k)]]
+        return np.array(self._locations[order[: max(0, k)]])
 
     def _merge(self) -> None:
         if not self._lot:
