@@ -67,3 +67,13 @@ def test_deduplication_equals_twin_and_rebuilds_the_columns(raw: list) -> None:
         rows = list(zip(table_of.tolist(), group.missing.tolist(), group.unique_ids.tolist(), strict=True))
         assert [rows[q] for q in group.query_ids] == flat
         assert len(set(rows)) == len(rows)
+
+
+def test_id_0_is_never_taken_for_the_missing_value_when_the_scratch_grows() -> None:
+    # Both have id 0 in the list of unique ids. Were the missing row given a slot in the scratch table, id 0 would meet
+    # it where their runs touch: in some of 1000 tables.
+    tables = [IndexTable(uid, 0) for uid in range(1000)]
+    ids = [9, *range(1, 40), 0]
+    columns = [column(t, ids, [True, *[False] * 40]) for t in range(1000)]
+    group = deduplicate(columns, tables).groups[0]
+    assert group.query_ids.tolist() == list(range(41 * 1000))
