@@ -158,6 +158,33 @@ static void fill_chunks() {
     dit.close();
 }
 
+// Outputs aside, which the caller brings.
+static void warm_batch_allocates_nothing() {
+    Dit dit(make_tables(), kGroups, 8, 1, 0);
+    constexpr std::size_t kIds = 1000;
+    std::vector<std::uint64_t> values(kIds), ids(kIds), locations(kIds);
+    std::vector<std::uint32_t> query(kIds);
+    std::vector<std::uint8_t> missing(kIds), is_new(kIds);
+    for (std::size_t i = 0; i < kIds; ++i) values[i] = i * i;
+    for (int round = 0; round < 3; ++round) {
+        allocations_left = round == 2 ? 0 : -1;
+        Batch* batch = dit.engine().acquire();
+        batch->add_column(0, true, values.data(), nullptr, kIds);
+        batch->group(0).query = query.data();
+        dit.engine().deduplicate(*batch);
+        GroupOut& group = batch->group(0);
+        group.ids = ids.data();
+        group.missing = missing.data();
+        group.locations = locations.data();
+        group.is_new = is_new.data();
+        dit.engine().write_unique(*batch);
+        dit.commit(dit.insert(*batch));
+        dit.engine().release(batch);
+        allocations_left = -1;
+    }
+    CHECK(dit.committed_rows() == kIds);
+}
+
 }  // namespace headrace
 
 int main() {
@@ -172,5 +199,6 @@ int main() {
                 failures_in_shards);
     CHECK(failures > 10 && failures_in_shards > 10);  // memory did run out
     headrace::fill_chunks();
+    headrace::warm_batch_allocates_nothing();
     std::puts("ok");
 }
