@@ -1,0 +1,356 @@
+# Cython face of dit.hpp. Checked by dit.py and dedup.py, which alone call it: arguments here are taken on trust.
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport unique_ptr
+from libcpp.vector cimport vector
+
+import numpy as np
+
+
+cdef extern from "hashing.hpp" namespace "headrace" nogil:
+    uint64_t c_mix64 "headrace::mix64"(uint32_t uid, cbool missing, uint64_t id) noexcept
+    uint64_t c_probe_home "headrace::probe_home"(uint64_t hash, uint64_t capacity) noexcept
+
+
+cdef extern from "batch.hpp" namespace "headrace" nogil:
+    cppclass TableInfo:
+        uint32_t group
+
+    TableInfo make_table(uint32_t uid, uint32_t group) noexcept
+
+    cppclass GroupOut:
+        size_t nnz
+        size_t unique
+        uint32_t* query
+        uint64_t* ids
+        uint8_t* missing
+        uint64_t* locations
+        uint8_t* is_new
+
+    cppclass Batch:
+        void add_column(
+            uint32_t table, cbool wide, const void* values, const uint8_t* missing, size_t size
+        ) except +
+        GroupOut& group(size_t g) noexcept
+        size_t num_jobs() noexcept
+        uint32_t job_table(size_t j) noexcept
+        uint32_t job_offset(size_t j) noexcept
+
+
+cdef extern from "engine.hpp" namespace "headrace" nogil:
+    cppclass Engine:
+        Engine(vector[TableInfo] tables, size_t num_groups, size_t num_shards, unsigned num_threads) except +
+        Batch* acquire() except +
+        void release(Batch* batch) noexcept
+        void deduplicate(Batch& batch) except +
+        void write_unique(Batch& batch) except +
+        void close_engine "close"(void (*then)() noexcept) except +
+        const vector[TableInfo]& tables() noexcept
+        size_t num_groups() noexcept
+
+
+cdef extern from "dit.hpp" namespace "headrace" nogil:
+    cppclass Stats:
+        uint64_t rows, provisional, capacity, nbytes, scratch_nbytes
+        uint64_t keys, probe_steps, longest_probe, growths, fullest_shard
+        double longest_call_ms, lock_wait_ms
+
+    cppclass CutShape:
+        uint64_t rows
+        vector[int64_t] chunk_counts
+        vector[uint32_t] chunk_groups
+        vector[uint32_t] chunk_rows
+
+    cppclass Cut "headrace::Dit::Cut":
+        pass
+
+    cppclass Dit:
+        Dit(
+            vector[TableInfo] tables, size_t num_groups, uint32_t num_shards, unsigned num_threads, uint32_t owner_rank
+        ) except +
+        Engine& engine() noexcept
+        int64_t insert(Batch& batch) except +
+        void lookup(Batch& batch) except +
+        void commit(int64_t ticket) except +
+        void undo_after(int64_t ticket, cbool none) except +
+        uint64_t committed_rows() except +
+        uint64_t provisional_rows() except +
+        uint64_t nbytes() except +
+        int64_t chunk_group(uint64_t chunk) except +
+        Stats stats() except +
+        unique_ptr[Cut] open_cut() except +
+        CutShape cut_shape(const Cut& cut) except +
+        void cut_rows(
+            const Cut& cut, const CutShape& shape, uint32_t* uids, uint8_t* missing, uint64_t* ids, uint64_t* locations
+        ) except +
+        void restore(
+            const CutShape& shape, const uint32_t* tables, const uint8_t* missing, const uint64_t* ids,
+            const uint64_t* locations
+        ) except +
+        void close() except +
+
+
+cdef void _nothing() noexcept nogil:
+    pass
+
+
+cdef vector[TableInfo] _tables(tables) except *:
+    cdef vector[TableInfo] out
+    for table in tables:
+        out.push_back(make_table(table.uid, table.group))
+    return out
+
+
+cdef uint32_t* _u32(uint32_t[::1] array) noexcept:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef uint64_t* _u64(uint64_t[::1] array) noexcept:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef uint8_t* _u8(uint8_t[::1] array) noexcept:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef void _add_column(Batch* batch, column) except *:
+    """`column`: table ordinal, contiguous uint32 or uint64 ids, uint8 missing flags or None."""
+    cdef const uint32_t[::1] narrow
+    cdef const uint64_t[::1] wide
+    cdef const uint8_t[::1] flags
+    cdef const uint8_t* missing = NULL
+    cdef const void* ids = NULL
+    table, values, mask = column
+    cdef size_t size = len(values)
+    if mask is not None and size:
+        flags = mask
+        missing = &flags[0]
+    if values.itemsize == 8:
+        wide = values
+        if size:
+            ids = &wide[0]
+        batch.add_column(table, True, ids, missing, size)
+    else:
+        narrow = values
+        if size:
+            ids = &narrow[0]
+        batch.add_column(table, False, ids, missing, size)
+
+
+cdef list _deduplicate(Engine* engine, Batch* batch, columns):
+    """Arrays of each group (query_ids, unique_ids, missing, locations, is_new, tables, table_offsets).
+
+    Locations are ABSENT and nothing is new; the batch's outputs point into them.
+    """
+    cdef size_t g, j, num_groups = engine.num_groups()
+    cdef GroupOut* group
+    for column in columns:
+        _add_column(batch, column)
+    queries = [np.empty(batch.group(g).nnz, np.uint32) for g in range(num_groups)]
+    for g in range(num_groups):
+        batch.group(g).query = _u32(queries[g])
+    with nogil:
+        engine.deduplicate(batch[0])
+    groups = []
+    tables = [[] for _ in range(num_groups)]
+    offsets = [[] for _ in range(num_groups)]
+    for j in range(batch.num_jobs()):
+        g = engine.tables()[batch.job_table(j)].group
+        tables[g].append(batch.job_table(j))
+        offsets[g].append(batch.job_offset(j))
+    for g in range(num_groups):
+        group = &batch.group(g)
+        ids = np.empty(group.unique, np.uint64)
+        missing = np.empty(group.unique, np.bool_)
+        locations = np.full(group.unique, 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
+        is_new = np.zeros(group.unique, np.bool_)
+        group.ids = _u64(ids)
+        group.missing = _u8(missing.view(np.uint8))
+        group.locations = _u64(locations)
+        group.is_new = _u8(is_new.view(np.uint8))
+        table_offsets = np.array(offsets[g] + [group.unique], np.int64)
+        groups.append((queries[g], ids, missing, locations, is_new, tuple(tables[g]), table_offsets))
+    with nogil:
+        engine.write_unique(batch[0])
+    return groups
+
+
+cdef class NativeDedup:
+    """Unique rows of batches, without an index."""
+
+    cdef unique_ptr[Engine] engine
+
+    def __cinit__(self, tables, size_t num_groups, unsigned num_threads):
+        self.engine.reset(new Engine(_tables(tables), num_groups, 1, num_threads))
+
+    def deduplicate(self, columns):
+        cdef Batch* batch = self.engine.get().acquire()
+        try:
+            return _deduplicate(self.engine.get(), batch, columns)
+        finally:
+            self.engine.get().release(batch)
+
+    def close(self):
+        with nogil:
+            self.engine.get().close_engine(_nothing)
+
+
+cdef class NativeIndex:
+    """The index; see dit.py for what its methods promise."""
+
+    cdef unique_ptr[Dit] dit
+
+    def __cinit__(self, tables, size_t num_groups, uint32_t num_shards, unsigned num_threads, uint32_t owner_rank):
+        self.dit.reset(new Dit(_tables(tables), num_groups, num_shards, num_threads, owner_rank))
+
+    def index(self, columns):
+        cdef Dit* dit = self.dit.get()
+        cdef Batch* batch = dit.engine().acquire()
+        cdef int64_t ticket
+        try:
+            groups = _deduplicate(&dit.engine(), batch, columns)
+            with nogil:
+                ticket = dit.insert(batch[0])
+            return groups, ticket
+        finally:
+            dit.engine().release(batch)
+
+    def lookup(self, columns):
+        cdef Dit* dit = self.dit.get()
+        cdef Batch* batch = dit.engine().acquire()
+        try:
+            groups = _deduplicate(&dit.engine(), batch, columns)
+            with nogil:
+                dit.lookup(batch[0])
+            return groups
+        finally:
+            dit.engine().release(batch)
+
+    def commit(self, int64_t ticket):
+        with nogil:
+            self.dit.get().commit(ticket)
+
+    def undo_after(self, ticket):
+        cdef cbool none = ticket is None
+        cdef int64_t after = 0 if none else ticket
+        with nogil:
+            self.dit.get().undo_after(after, none)
+
+    def committed_rows(self):
+        cdef uint64_t rows
+        with nogil:
+            rows = self.dit.get().committed_rows()
+        return rows
+
+    def provisional_rows(self):
+        cdef uint64_t rows
+        with nogil:
+            rows = self.dit.get().provisional_rows()
+        return rows
+
+    def nbytes(self):
+        cdef uint64_t count
+        with nogil:
+            count = self.dit.get().nbytes()
+        return count
+
+    def chunk_group(self, uint64_t chunk):
+        cdef int64_t group
+        with nogil:
+            group = self.dit.get().chunk_group(chunk)
+        return None if group < 0 else group
+
+    def stats(self):
+        cdef Stats stats
+        with nogil:
+            stats = self.dit.get().stats()
+        return {
+            "rows": stats.rows,
+            "provisional": stats.provisional,
+            "capacity": stats.capacity,
+            "nbytes": stats.nbytes,
+            "scratch_nbytes": stats.scratch_nbytes,
+            "keys": stats.keys,
+            "probe_steps": stats.probe_steps,
+            "longest_probe": stats.longest_probe,
+            "growths": stats.growths,
+            "fullest_shard": stats.fullest_shard,
+            "longest_call_ms": stats.longest_call_ms,
+            "lock_wait_ms": stats.lock_wait_ms,
+        }
+
+    def snapshot(self):
+        cdef Dit* dit = self.dit.get()
+        cdef unique_ptr[Cut] cut
+        cdef CutShape shape
+        cdef uint32_t* uids_out
+        cdef uint8_t* missing_out
+        cdef uint64_t* ids_out
+        cdef uint64_t* locations_out
+        try:
+            with nogil:
+                cut = dit.open_cut()
+                shape = dit.cut_shape(cut.get()[0])
+            uids = np.empty(shape.rows, np.uint32)
+            missing = np.empty(shape.rows, np.bool_)
+            ids = np.empty(shape.rows, np.uint64)
+            locations = np.empty(shape.rows, np.uint64)
+            uids_out, missing_out = _u32(uids), _u8(missing.view(np.uint8))
+            ids_out, locations_out = _u64(ids), _u64(locations)
+            with nogil:
+                dit.cut_rows(cut.get()[0], shape, uids_out, missing_out, ids_out, locations_out)
+        finally:
+            cut.reset()
+        chunk_counts = np.array(shape.chunk_counts, np.int64)
+        chunk_groups = np.array(shape.chunk_groups, np.uint32)
+        chunk_rows = np.array(shape.chunk_rows, np.uint32)
+        return uids, missing, ids, locations, chunk_counts, chunk_groups, chunk_rows
+
+    def restore(
+        self,
+        const uint32_t[::1] tables,
+        const uint8_t[::1] missing,
+        const uint64_t[::1] ids,
+        const uint64_t[::1] locations,
+        chunk_counts,
+        chunk_groups,
+        chunk_rows,
+    ):
+        cdef CutShape shape
+        cdef const uint32_t* tables_in = NULL
+        cdef const uint8_t* missing_in = NULL
+        cdef const uint64_t* ids_in = NULL
+        cdef const uint64_t* locations_in = NULL
+        if tables.shape[0]:
+            tables_in, missing_in = &tables[0], &missing[0]
+            ids_in, locations_in = &ids[0], &locations[0]
+        shape.rows = tables.shape[0]
+        shape.chunk_counts = chunk_counts
+        shape.chunk_groups = chunk_groups
+        shape.chunk_rows = chunk_rows
+        with nogil:
+            self.dit.get().restore(shape, tables_in, missing_in, ids_in, locations_in)
+
+    def close(self):
+        with nogil:
+            self.dit.get().close()
+
+
+def mix64(uint32_t table_uid, bint missing, const uint64_t[::1] ids):
+    out = np.empty(ids.shape[0], np.uint64)
+    cdef uint64_t[::1] view = out
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(ids.shape[0]):
+            view[i] = c_mix64(table_uid, missing, ids[i])
+    return out
+
+
+def probe_home(const uint64_t[::1] hashes, uint64_t capacity):
+    out = np.empty(hashes.shape[0], np.int64)
+    cdef int64_t[::1] view = out
+    cdef Py_ssize_t i
+    for i in range(hashes.shape[0]):
+        view[i] = <int64_t> c_probe_home(hashes[i], capacity)
+    return out

@@ -1,0 +1,41 @@
+"""Deduplication of a batch apart from any index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from headrace.indexer._dit import NativeDedup
+from headrace.indexer.columns import check_columns, check_integer, check_tables, count_groups
+from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexedIds, IndexTable
+
+
+class Deduplicator:
+    """Unique rows and query ids of batches, as `DIT.index` gives them, with locations ABSENT and nothing new.
+
+    Keeps its scratch between batches. `num_threads` counts the calling thread. Any thread may call; after `close`, and
+    in a forked child, RuntimeError.
+    """
+
+    def __init__(self, tables: Sequence[IndexTable], *, num_threads: int = 1) -> None:
+        self._tables = check_tables(tables)
+        self._pid = os.getpid()
+        threads = check_integer("num_threads", num_threads, 1, 256)
+        self._core = NativeDedup(self._tables, count_groups(self._tables), threads)
+
+    def deduplicate(self, columns: Sequence[IdColumn]) -> IndexedIds:
+        """TypeError, ValueError: see :func:`~headrace.indexer.columns.check_columns`."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("this deduplicator was made in the parent process; make one in the child")
+        groups = self._core.deduplicate(check_columns(columns, self._tables))
+        return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
+
+    def close(self) -> None:
+        """Wait for the calls in flight and join the threads. Again: nothing."""
+        if os.getpid() == self._pid:
+            self._core.close()
+
+
+def deduplicate(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> IndexedIds:
+    """One batch deduplicated in the calling thread; for a stream keep a :class:`Deduplicator`."""
+    return Deduplicator(tables).deduplicate(columns)

@@ -1,0 +1,109 @@
+// What deduplication needs between batches: tables, threads, reusable scratch, and whether it is still open.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <shared_mutex>
+#include <stdexcept>
+#include <string>
+
+#include "batch.hpp"
+
+namespace headrace {
+
+using Clock = std::chrono::steady_clock;
+
+inline double ms_since(Clock::time_point begin) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+class Engine {
+  public:
+    Engine(std::vector<TableInfo> tables, std::size_t num_groups, std::size_t num_shards, unsigned num_threads)
+        : tables_(std::move(tables)), num_groups_(num_groups), num_shards_(num_shards), pool_(num_threads) {}
+
+    // A scratch for one batch; give it back. Never waits for another batch.
+    Batch* acquire() {
+        std::lock_guard<std::mutex> lock(scratch_mutex_);
+        if (free_.empty()) {
+            all_.reserve(all_.size() + 1);
+            free_.reserve(all_.size() + 1);
+            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_shards_));
+            free_.push_back(all_.back().get());
+        }
+        Batch* batch = free_.back();
+        free_.pop_back();
+        batch->clear();
+        return batch;
+    }
+
+    void release(Batch* batch) {
+        std::lock_guard<std::mutex> lock(scratch_mutex_);
+        free_.push_back(batch);  // never allocates: room for all was reserved
+    }
+
+    void deduplicate(Batch& batch) {
+        const auto open = enter();
+        const auto begin = Clock::now();
+        batch.deduplicate(pool_);
+        batch.busy_ms = ms_since(begin);
+    }
+
+    void write_unique(Batch& batch) {
+        const auto open = enter();
+        const auto begin = Clock::now();
+        batch.write_unique(pool_);
+        batch.busy_ms += ms_since(begin);
+    }
+
+    // Held during every call; throws once closed, so that close() waits only for the calls in flight.
+    std::shared_lock<std::shared_mutex> enter() {
+        if (closing_.load()) throw std::runtime_error("the index is closed");
+        std::shared_lock<std::shared_mutex> lock(life_);
+        if (closing_.load()) throw std::runtime_error("the index is closed");
+        return lock;
+    }
+
+    // Excludes every other call while it is held.
+    std::unique_lock<std::shared_mutex> enter_alone() {
+        if (closing_.load()) throw std::runtime_error("the index is closed");
+        std::unique_lock<std::shared_mutex> lock(life_);
+        if (closing_.load()) throw std::runtime_error("the index is closed");
+        return lock;
+    }
+
+    // Joins the threads; `then()` runs with no call in flight.
+    template <class Then>
+    void close(Then&& then) {
+        closing_.store(true);
+        std::unique_lock<std::shared_mutex> lock(life_);
+        pool_.stop();
+        then();
+    }
+
+    bool closed() const { return closing_.load(); }
+    const std::vector<TableInfo>& tables() const { return tables_; }
+    std::size_t num_groups() const { return num_groups_; }
+    std::size_t num_shards() const { return num_shards_; }
+    ThreadPool& pool() { return pool_; }
+
+    // Of the scratch that no batch holds at this moment.
+    std::size_t scratch_nbytes() {
+        std::lock_guard<std::mutex> lock(scratch_mutex_);
+        std::size_t bytes = 0;
+        for (const Batch* batch : free_) bytes += batch->nbytes();
+        return bytes;
+    }
+
+  private:
+    const std::vector<TableInfo> tables_;
+    const std::size_t num_groups_, num_shards_;
+    ThreadPool pool_;
+    std::shared_mutex life_;
+    std::atomic<bool> closing_{false};
+    std::mutex scratch_mutex_;
+    std::vector<std::unique_ptr<Batch>> all_;
+    std::vector<Batch*> free_;
+};
+
+}  // namespace headrace

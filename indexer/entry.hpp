@@ -1,0 +1,78 @@
+// The 16-byte entry of the index, and the memory that holds a shard's entries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "hashing.hpp"
+
+namespace headrace {
+
+constexpr int kOffsetBits = 14;
+constexpr int kChunkBits = 32;
+constexpr int kPlaceBits = kOffsetBits + kChunkBits;
+constexpr std::uint32_t kChunkRows = 1u << kOffsetBits;
+constexpr std::uint64_t kPlaceMask = (std::uint64_t{1} << kPlaceBits) - 1;
+constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
+
+// word = occupied 1 | missing 1 | table ordinal 16 | chunk 32 | offset 14. A location has the owner's rank where the
+// ordinal stands here and the tier in the two top bits. An empty entry is word 0: no id is taken for it.
+struct Entry {
+    std::uint64_t id, word;
+
+    bool occupied() const { return word >> 63; }
+    bool missing() const { return word >> 62 & 1; }
+    std::uint32_t table() const { return static_cast<std::uint32_t>(word >> kPlaceBits) & 0xFFFF; }
+    std::uint32_t chunk() const { return static_cast<std::uint32_t>(word >> kOffsetBits); }
+    std::uint32_t offset() const { return static_cast<std::uint32_t>(word) & (kChunkRows - 1); }
+};
+
+// The bits of `word` that belong to the key.
+inline std::uint64_t key_bits(std::uint32_t table, bool missing) {
+    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(missing) << 62 |
+           static_cast<std::uint64_t>(table) << kPlaceBits;
+}
+
+inline std::uint64_t place_bits(std::uint32_t chunk, std::uint32_t offset) {
+    return static_cast<std::uint64_t>(chunk) << kOffsetBits | offset;
+}
+
+// Zeroed entries, aligned to cache lines so that four share one.
+class EntryArray {
+  public:
+    EntryArray() = default;
+    explicit EntryArray(std::size_t capacity)
+        : entries_(static_cast<Entry*>(::operator new(capacity * sizeof(Entry), kAlignment))), capacity_(capacity) {
+        std::memset(static_cast<void*>(entries_), 0, capacity * sizeof(Entry));
+    }
+    EntryArray(EntryArray&& other) noexcept { swap(other); }
+    EntryArray& operator=(EntryArray&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~EntryArray() { ::operator delete(entries_, kAlignment); }
+
+    void swap(EntryArray& other) noexcept {
+        std::swap(entries_, other.entries_);
+        std::swap(capacity_, other.capacity_);
+    }
+
+    Entry& operator[](std::size_t i) { return entries_[i]; }
+    const Entry& operator[](std::size_t i) const { return entries_[i]; }
+    std::size_t capacity() const { return capacity_; }
+    std::size_t home(std::uint64_t hash) const { return probe_home(hash, capacity_); }
+    std::size_t next(std::size_t i) const { return ++i == capacity_ ? 0 : i; }
+    // Steps forward from a to b, around the end.
+    std::size_t distance(std::size_t a, std::size_t b) const { return b >= a ? b - a : b + capacity_ - a; }
+    void prefetch(std::uint64_t hash) const { __builtin_prefetch(entries_ + home(hash)); }
+
+  private:
+    static constexpr std::align_val_t kAlignment{64};
+    Entry* entries_ = nullptr;
+    std::size_t capacity_ = 0;
+};
+
+}  // namespace headrace

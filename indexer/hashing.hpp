@@ -1,0 +1,57 @@
+// The one hash of a key, and which of its bits decide what. Twin: hashing.py.
+#pragma once
+
+#include <cstdint>
+
+namespace headrace {
+
+// hash = route 16 | shard 6 | probe 42. The three are disjoint: keys that share an owner, or a shard, are still spread
+// over whatever the remaining bits pick.
+constexpr int kRouteBits = 16;
+constexpr int kShardBits = 6;
+constexpr int kProbeBits = 42;
+constexpr int kMaxShards = 1 << kShardBits;
+
+inline std::uint64_t splitmix_finalise(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+inline std::uint64_t murmur_finalise(std::uint64_t x) {
+    x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDu;
+    x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53u;
+    return x ^ (x >> 33);
+}
+
+// What a table and the missing flag contribute; computed once a table.
+inline std::uint64_t key_seed(std::uint32_t table_uid, bool missing) {
+    return splitmix_finalise(((static_cast<std::uint64_t>(table_uid) << 1) | (missing ? 1u : 0u)) +
+                             0x9E3779B97F4A7C15u);
+}
+
+// A bijection of the id for every seed. The seed enters twice, so that two tables are not translates of each other.
+inline std::uint64_t mix64_seeded(std::uint64_t seed, std::uint64_t id) {
+    return murmur_finalise(splitmix_finalise(id ^ seed) + seed);
+}
+
+inline std::uint64_t mix64(std::uint32_t table_uid, bool missing, std::uint64_t id) {
+    return mix64_seeded(key_seed(table_uid, missing), id);
+}
+
+inline std::uint32_t route_bucket(std::uint64_t hash) {
+    return static_cast<std::uint32_t>(hash >> (kShardBits + kProbeBits));
+}
+
+inline std::uint32_t shard_bits(std::uint64_t hash) {
+    return static_cast<std::uint32_t>(hash >> kProbeBits) & (kMaxShards - 1);
+}
+
+// Multiply-shift of the 42 probe bits: floor(probe * capacity / 2^42), any capacity. Homes rise with the probe bits, so
+// that a rehash reads and writes both arrays nearly in order.
+inline std::uint64_t probe_home(std::uint64_t hash, std::uint64_t capacity) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((static_cast<Wide>(hash << (kRouteBits + kShardBits)) * capacity) >> 64);
+}
+
+}  // namespace headrace

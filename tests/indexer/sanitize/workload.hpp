@@ -1,0 +1,140 @@
+// Batches for the sanitized runs: the calls that the Cython face makes, with buffers of exactly the right size.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "dit.hpp"
+
+#define CHECK(condition)                                                         \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                        \
+        }                                                                        \
+    } while (0)
+
+namespace headrace {
+
+constexpr std::size_t kGroups = 3;
+
+inline std::vector<TableInfo> make_tables() {
+    return {make_table(11, 0), make_table(12, 1), make_table(13, 0), make_table(14, 2)};
+}
+
+struct Ids {
+    std::uint32_t table = 0;
+    std::vector<std::uint64_t> wide;
+    std::vector<std::uint32_t> narrow;
+    std::vector<std::uint8_t> missing;  // empty: none is
+    std::size_t size() const { return wide.size() + narrow.size(); }
+};
+
+inline std::vector<Ids> random_batch(std::mt19937_64& random, std::size_t most_ids, std::uint64_t id_range) {
+    std::vector<Ids> batch(random() % 6);
+    for (Ids& ids : batch) {
+        ids.table = static_cast<std::uint32_t>(random() % 4);
+        const std::size_t size = random() % (most_ids + 1);
+        const bool wide = random() % 2;
+        for (std::size_t i = 0; i < size; ++i) {
+            const std::uint64_t id = random() % id_range;
+            if (wide) ids.wide.push_back(id % 7 == 0 ? ~id : id);
+            if (!wide) ids.narrow.push_back(static_cast<std::uint32_t>(id));
+            if (ids.table != 1) ids.missing.push_back(random() % 50 == 0);
+        }
+    }
+    return batch;
+}
+
+struct GroupArrays {
+    std::vector<std::uint32_t> query;
+    std::vector<std::uint64_t> ids, locations;
+    std::vector<std::uint8_t> missing, is_new;
+};
+
+struct Indexed {
+    std::vector<GroupArrays> groups{kGroups};
+    std::vector<std::uint32_t> tables;  // of the unique rows, group after group
+    std::int64_t ticket = -1;
+};
+
+inline void nothing() {}
+
+inline Indexed run_batch(Dit& dit, const std::vector<Ids>& columns, bool insert, void (*before_insert)() = nothing) {
+    Engine& engine = dit.engine();
+    struct Held {
+        Engine& engine;
+        Batch* batch;
+        ~Held() { engine.release(batch); }
+    } held{engine, engine.acquire()};
+    Batch& batch = *held.batch;
+    Indexed out;
+    for (const Ids& ids : columns) {
+        const bool wide = !ids.wide.empty();
+        const void* values = wide ? static_cast<const void*>(ids.wide.data()) : ids.narrow.data();
+        batch.add_column(ids.table, wide, values, ids.missing.empty() ? nullptr : ids.missing.data(), ids.size());
+    }
+    for (std::size_t g = 0; g < kGroups; ++g) {
+        out.groups[g].query.resize(batch.group(g).nnz);
+        batch.group(g).query = out.groups[g].query.data();
+    }
+    engine.deduplicate(batch);
+    for (std::size_t g = 0; g < kGroups; ++g) {
+        GroupOut& group = batch.group(g);
+        GroupArrays& arrays = out.groups[g];
+        arrays.ids.resize(group.unique);
+        arrays.locations.resize(group.unique);
+        arrays.missing.resize(group.unique);
+        arrays.is_new.resize(group.unique);
+        group.ids = arrays.ids.data();
+        group.locations = arrays.locations.data();
+        group.missing = arrays.missing.data();
+        group.is_new = arrays.is_new.data();
+    }
+    engine.write_unique(batch);
+    for (std::size_t g = 0; g < kGroups; ++g) {
+        std::size_t rows = 0;
+        for (std::size_t j = 0; j < batch.num_jobs(); ++j) {
+            if (engine.tables()[batch.job_table(j)].group != g) continue;
+            std::size_t end = batch.group(g).unique;
+            for (std::size_t after = j + 1; after < batch.num_jobs(); ++after) {
+                if (engine.tables()[batch.job_table(after)].group != g) continue;
+                end = batch.job_offset(after);
+                break;
+            }
+            for (; rows < end; ++rows) out.tables.push_back(batch.job_table(j));
+        }
+    }
+    if (insert) {
+        before_insert();
+        out.ticket = dit.insert(batch);
+    } else {
+        dit.lookup(batch);
+    }
+    return out;
+}
+
+// The committed rows, as a snapshot takes them.
+struct Rows {
+    CutShape shape;
+    std::vector<std::uint32_t> uids;
+    std::vector<std::uint8_t> missing;
+    std::vector<std::uint64_t> ids, locations;
+};
+
+inline Rows snapshot(Dit& dit) {
+    const auto cut = dit.open_cut();
+    Rows rows;
+    rows.shape = dit.cut_shape(*cut);
+    rows.uids.resize(rows.shape.rows);
+    rows.missing.resize(rows.shape.rows);
+    rows.ids.resize(rows.shape.rows);
+    rows.locations.assign(rows.shape.rows, kAbsent);
+    dit.cut_rows(*cut, rows.shape, rows.uids.data(), rows.missing.data(), rows.ids.data(), rows.locations.data());
+    for (std::size_t i = 1; i < rows.locations.size(); ++i) CHECK(rows.locations[i - 1] < rows.locations[i]);
+    if (!rows.locations.empty()) CHECK(rows.locations.back() != kAbsent);
+    return rows;
+}
+
+}  // namespace headrace

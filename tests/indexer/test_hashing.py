@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.indexer import _dit, hashing
+
+IDS = {
+    "sequential": lambda n: np.arange(n, dtype=np.uint64),
+    "multiples_of_8": lambda n: np.arange(n, dtype=np.uint64) * np.uint64(8),  # P46
+    "multiples_of_12": lambda n: np.arange(n, dtype=np.uint64) * np.uint64(12),
+    "stride_2^20": lambda n: np.arange(n, dtype=np.uint64) << np.uint64(20),  # L115
+    "stride_2^44": lambda n: np.arange(n, dtype=np.uint64) << np.uint64(44),
+    "high_half": lambda n: np.arange(n, dtype=np.uint64) << np.uint64(64 - n.bit_length() + 1),
+    "timestamps_ms": lambda n: np.uint64(1_700_000_000_000) + np.arange(n, dtype=np.uint64) * np.uint64(1000),
+    "negative": lambda n: np.uint64(0) - np.arange(n, dtype=np.uint64),
+}
+
+
+def test_finalisers_are_those_of_splitmix64_and_murmur3() -> None:
+    # first output of splitmix64 with seed 0; MurmurHash3's fmix64(1)
+    assert hashing.key_seed(0, False) == 0xE220A8397B1DCDAF
+    assert hashing._finalise(np.array([1], np.uint64), hashing._MURMUR, 33)[0] == 0xB456BCFC34C2CB2C
+
+
+def test_hash_is_pinned() -> None:
+    # Places and owners depend on it: a change makes every snapshot unreadable.
+    ids = np.array([0, 1, 1 << 63, (1 << 64) - 1], np.uint64)
+    assert [f"{h:016x}" for h in hashing.mix64(7, False, ids)] == PINNED
+    assert [f"{h:016x}" for h in hashing.mix64(7, True, ids[:1])] == PINNED_MISSING
+
+
+PINNED = ["8719c4170d0aaf1a", "294e0d8b1df5ad01", "2594772162965867", "5250bb34338efe41"]
+PINNED_MISSING = ["a12859a65e3e08ea"]
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+    st.lists(st.integers(0, 2**64 - 1), max_size=20),
+    st.integers(1, 2**40),
+)
+def test_native_hash_equals_twin(uid: int, missing: bool, ids: list[int], capacity: int) -> None:
+    array = np.array(ids, np.uint64)
+    hashes = hashing.mix64(uid, missing, array)
+    np.testing.assert_array_equal(_dit.mix64(uid, missing, array), hashes)
+    homes = hashing.probe_home(hashes, capacity)
+    np.testing.assert_array_equal(_dit.probe_home(hashes, capacity), homes)
+    assert ((homes >= 0) & (homes < capacity)).all()
+
+
+def test_route_shard_and_probe_bits_are_disjoint_and_complete() -> None:
+    hashes = hashing.mix64(1, False, np.arange(1000, dtype=np.uint64))
+    route, shard = hashing.route_bucket(hashes), hashing.shard_of(hashes, 64)
+    probe = hashes & np.uint64((1 << 42) - 1)
+    np.testing.assert_array_equal((route << np.uint64(48)) | (shard << np.uint64(42)) | probe, hashes)
+    np.testing.assert_array_equal(_dit.probe_home(hashes, 12345), _dit.probe_home(probe, 12345))
+    np.testing.assert_array_equal(hashing.shard_of(hashes, 8), shard >> np.uint64(3))
+    assert not hashing.shard_of(hashes, 1).any()
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_regular_ids_spread_over_owners_shards_and_probes(kind: str) -> None:  # P46, L115
+    n = 1 << 18
+    hashes = hashing.mix64(3, False, IDS[kind](n))
+    route = hashing.route_bucket(hashes)
+    assert _max_over_mean(route, hashing.ROUTE_BUCKETS) < 6.0  # mean 4: a Poisson maximum is about 18
+    for world_size in (3, 8, 64):
+        assert _max_over_mean(route * np.uint64(world_size) >> np.uint64(16), world_size) < 1.1
+    assert _max_over_mean(hashing.shard_of(hashes, 64), 64) < 1.1
+    assert _max_over_mean(_dit.probe_home(hashes, 1000).astype(np.uint64), 1000) < 1.5
+    of_one_rank = hashes[route < 1024]  # 1/64 of the keys: still spread over shards and probes
+    assert _max_over_mean(hashing.shard_of(of_one_rank, 64), 64) < 1.6
+    assert _max_over_mean(_dit.probe_home(of_one_rank, 64).astype(np.uint64), 64) < 1.6
+
+
+def test_every_input_bit_moves_every_output_bit_half_of_the_time() -> None:
+    ids = np.random.default_rng(5).integers(0, 2**64, 2000, np.uint64)
+    hashes = hashing.mix64(9, False, ids)
+    for bit in range(64):
+        changed = hashes ^ hashing.mix64(9, False, ids ^ np.uint64(1 << bit))
+        flips = (changed[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)  # (ids, output bits)
+        assert np.abs(flips.mean(axis=0) - 0.5).max() < 0.07
+
+
+def test_tables_and_the_missing_flag_change_the_hash() -> None:
+    zero = np.zeros(1, np.uint64)
+    hashes = {int(hashing.mix64(uid, missing, zero)[0]) for uid in range(1000) for missing in (False, True)}
+    assert len(hashes) == 2000
+
+
+def _max_over_mean(picks: np.ndarray, buckets: int) -> float:
+    counts = np.bincount(picks.astype(np.int64), minlength=buckets)
+    assert len(counts) == buckets
+    return float(counts.max() / counts.mean())

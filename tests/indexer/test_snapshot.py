@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.indexer import snapshot as snapshots
+from headrace.indexer._dit_py import PyDIT
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import CHUNK_ROWS, IdColumn, IndexTable, pack_location
+from headrace.indexer.testing import assert_same_ids, column
+
+TABLES = (IndexTable(10, 0), IndexTable(20, 1))
+KEY = b"headrace.index"
+
+
+def batch(seed: int, ids: int = 400) -> list[IdColumn]:
+    rng = np.random.default_rng(seed)
+    return [IdColumn(t, rng.integers(0, 5000, ids).astype(np.uint64), rng.random(ids) < 0.01) for t in (0, 1, 0)]
+
+
+def test_snapshot_holds_the_committed_rows_sorted_by_location(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1, owner_rank=2) as dit:
+        dit.index([column(1, [5, 9], [False, True]), column(0, [(1 << 64) - 1])])
+        dit.index([column(0, [3])])
+        dit.commit(0)
+        table = dit.snapshot()
+        places = [pack_location(0, 0, rank=2), pack_location(1, 0, rank=2), pack_location(1, 1, rank=2)]
+        assert table.to_pydict() == {
+            "table_uid": [10, 20, 20],
+            "missing": [False, False, True],
+            "id": [(1 << 64) - 1, 5, 0],
+            "location": places,
+        }
+        header = json.loads(table.schema.metadata[KEY])
+        assert len(header.pop("digest")) == 64
+        assert header == {
+            "version": 1,
+            "num_shards": 1,
+            "chunk_rows": CHUNK_ROWS,
+            "owner_rank": 2,
+            "tables": [[10, 0], [20, 1]],
+            "chunks": [[[0, 1], [1, 2]]],
+        }
+
+
+@pytest.mark.parametrize("num_shards", [1, 4, 64])
+def test_restored_index_goes_on_as_the_original(index_class: type[DIT], num_shards: int, tmp_path: Path) -> None:
+    with index_class(TABLES, num_shards=num_shards) as original, index_class(TABLES, num_shards=num_shards) as copy:
+        for seed in range(6):
+            original.index(batch(seed))
+        original.commit(3)
+        original.write_snapshot(tmp_path / "index.arrow")
+        copy.read_snapshot(tmp_path / "index.arrow")
+        assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
+        assert len(copy) == len(original)
+        assert copy.num_provisional == 0
+        for a, b in zip(original.lookup(batch(2)).groups, copy.lookup(batch(2)).groups, strict=True):
+            np.testing.assert_array_equal(a.locations, b.locations)
+        original.undo_after(3)  # the copy never saw them
+        for seed in range(4, 9):
+            ours, theirs = copy.index(batch(seed)), original.index(batch(seed))
+            copy.commit(ours.ticket)
+            original.commit(theirs.ticket)
+            for a, b in zip(ours.groups, theirs.groups, strict=True):
+                np.testing.assert_array_equal(a.locations, b.locations)
+                np.testing.assert_array_equal(a.is_new, b.is_new)
+        assert copy.snapshot().equals(original.snapshot(), check_metadata=True)
+
+
+def test_full_chunks_and_growth_survive_a_restore() -> None:
+    with DIT(TABLES, num_shards=2) as original, DIT(TABLES, num_shards=2) as copy:
+        ids = np.arange(80_000, dtype=np.uint64)
+        original.commit(original.index([IdColumn(0, ids), IdColumn(1, ids[:1000])]).ticket)
+        copy.restore(original.snapshot())
+        assert copy.stats().capacity == original.stats().capacity
+        more = [IdColumn(0, ids + np.uint64(50_000)), IdColumn(1, ids)]
+        assert_same_ids(copy.lookup(more), original.lookup(more))
+        for a, b in zip(copy.index(more).groups, original.index(more).groups, strict=True):
+            np.testing.assert_array_equal(a.locations, b.locations)
+
+
+def test_tables_may_be_added_and_reordered(index_class: type[DIT]) -> None:
+    with index_class(TABLES) as original:
+        out = original.index([column(0, [1, 2]), column(1, [1])])
+        original.commit(0)
+        tables = (IndexTable(20, 1), IndexTable(99, 0), IndexTable(10, 0))
+        with index_class(tables) as copy:
+            copy.restore(original.snapshot())
+            found = copy.lookup([column(2, [1, 2]), column(0, [1])])
+            assert found.groups[0].locations.tolist() == out.groups[0].locations.tolist()
+            assert found.groups[1].locations.tolist() == out.groups[1].locations.tolist()
+
+
+def test_empty_index_round_trips(index_class: type[DIT], tmp_path: Path) -> None:
+    with index_class(TABLES) as dit, index_class(TABLES) as copy:
+        dit.index([column(0, [1])])
+        dit.write_snapshot(tmp_path / "x")
+        copy.read_snapshot(tmp_path / "x")
+        assert len(copy) == 0
+
+
+def test_restore_needs_an_empty_index(index_class: type[DIT]) -> None:
+    with index_class(TABLES) as dit, index_class(TABLES) as other:
+        dit.index([column(0, [1])])
+        dit.commit(0)
+        table = dit.snapshot()
+        with pytest.raises(RuntimeError, match="empty index"):
+            dit.restore(table)
+        other.index([column(0, [4])])
+        with pytest.raises(RuntimeError, match="empty index"):
+            other.restore(table)
+        other.undo_after(None)
+        other.restore(table)
+        assert len(other) == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "options", "message"),
+    [
+        (TABLES, {"num_shards": 32}, "num_shards 64, the index 32"),
+        (TABLES, {"owner_rank": 1}, "owner_rank 0, the index 1"),
+        (TABLES[:1], {}, "table uid 20 in group 1, the index has no such table"),
+        ((IndexTable(10, 0), IndexTable(20, 0)), {}, "table uid 20 in group 1, the index in group 0"),
+    ],
+)
+def test_another_index_is_refused(index_class: type[DIT], tables: Any, options: Any, message: str) -> None:
+    with index_class(TABLES) as dit, index_class(tables, **options) as other:
+        dit.commit(dit.index(batch(1)).ticket)
+        with pytest.raises(ValueError, match=message):
+            other.restore(dit.snapshot())
+        assert len(other) == 0
+
+
+# --- damaged snapshots, with a digest that matches, so that the checks behind it are reached
+
+
+def forged(table: pa.Table, columns: dict[str, Any] | None = None, **header: Any) -> pa.Table:
+    new = {**json.loads(table.schema.metadata[KEY]), **header}
+    arrays = {name: table.column(name).to_numpy() for name in table.column_names}
+    arrays |= {name: np.array(values, arrays[name].dtype) for name, values in (columns or {}).items()}
+    new.pop("digest", None)
+    new["digest"] = snapshots._digest(new, list(arrays.values()))
+    schema = table.schema.with_metadata({KEY: json.dumps(new)})
+    return pa.table([pa.array(a) for a in arrays.values()], schema=schema)
+
+
+def small_snapshot() -> pa.Table:
+    """Shard 0: chunk 0 (group 0) with ids a, b, c; chunk 1 (group 1) with d."""
+    with DIT(TABLES, num_shards=1) as dit:
+        dit.commit(dit.index([column(0, [4, 5, 6]), column(1, [7])]).ticket)
+        return dit.snapshot()
+
+
+AT = [pack_location(0, 0), pack_location(0, 1), pack_location(0, 2), pack_location(1, 0)]
+
+DAMAGED = {
+    "version": ({"version": 2}, "snapshot version 2; this code reads version 1"),
+    "no version": ({"version": None}, "snapshot version None"),
+    "chunk size": ({"chunk_rows": 1024}, "chunk_rows 1024"),
+    "shard missing": ({"chunks": []}, "one entry a shard"),
+    "chunks no list": ({"chunks": 7}, "one entry a shard"),
+    "chunk of three": ({"chunks": [[[0, 3, 1], [1, 1]]]}, "not a list of pairs"),
+    "chunk of floats": ({"chunks": [[[0, 3.0], [1, 1]]]}, "must be an integer"),
+    "overfull chunk": ({"chunks": [[[0, CHUNK_ROWS + 1], [1, 1]]]}, r"must lie in \[0, 16384\]"),
+    "unknown group": ({"chunks": [[[0, 3], [2, 1]]]}, r"must lie in \[0, 1\]"),
+    "empty chunk": ({"chunks": [[[0, 3], [1, 1], [0, 0]]]}, "not filled in order"),
+    "two unfilled": ({"chunks": [[[0, 2], [1, 1], [0, 1]]]}, "not filled in order"),
+    "fewer rows": ({"chunks": [[[0, 2], [1, 1]]]}, "4 rows, its chunks 3"),
+    "wrong group": ({"chunks": [[[1, 3], [0, 1]]]}, "snapshot row 0 lies in a chunk of another group"),
+    "tables no list": ({"tables": {"10": 0}}, "tables are not a list of pairs"),
+    "duplicate place": ({"columns": {"location": [AT[0], AT[1], AT[1], AT[3]]}}, "row 2 has location 0x1"),
+    "out of range": ({"columns": {"location": [AT[0], AT[1], AT[2], 1 << 50]}}, "row 3 has location"),
+    "tier bits": ({"columns": {"location": [AT[0] | 1 << 62, *AT[1:]]}}, "row 0 has location 0x4000000000000000"),
+    "unsorted": ({"columns": {"location": [AT[1], AT[0], *AT[2:]]}}, "row 0 has location 0x1"),
+    "duplicate key": ({"columns": {"id": [4, 5, 4, 7]}}, "row 2 repeats the key"),
+    "missing with id": ({"columns": {"missing": [True, False, False, False]}}, "row 0 .* is missing and has an id"),
+    "unknown table": ({"columns": {"table_uid": [10, 10, 11, 20]}}, "row 2 is of table uid 11"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_snapshot_is_refused_and_nothing_changes(index_class: type[DIT], kind: str) -> None:
+    change, message = DAMAGED[kind]
+    table = small_snapshot()
+    with index_class(TABLES, num_shards=1) as dit:
+        with pytest.raises(ValueError, match=message):
+            dit.restore(forged(table, **change))
+        assert (len(dit), dit.num_provisional) == (0, 0)
+        dit.restore(forged(table))  # and the undamaged one still goes in
+        assert len(dit) == 4
+
+
+def test_key_in_a_shard_where_it_does_not_belong_is_refused(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=2) as dit, index_class(TABLES, num_shards=2) as copy:
+        dit.commit(dit.index([column(0, range(10))]).ticket)
+        table = dit.snapshot()
+        ids = table.column("id").to_pylist()
+        with pytest.raises(ValueError, match="row 0 lies in shard 0, where its key does not belong"):
+            copy.restore(forged(table, columns={"id": ids[::-1]}))
+        assert len(copy) == 0
+
+
+def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT]) -> None:
+    table = small_snapshot()
+    changed = table.set_column(2, table.schema.field("id"), pa.array([4, 5, 6, 8], pa.uint64()))
+    stripped = table.replace_schema_metadata({})
+    not_json = table.replace_schema_metadata({KEY: b"{"})
+    nested = table.replace_schema_metadata({KEY: b"[" * 100_000})
+    retyped = table.set_column(2, "id", table.column("id").cast(pa.int64()))
+    with index_class(TABLES, num_shards=1) as dit:
+        for bad, message in (
+            (changed, "does not match its digest"),
+            (stripped, "not a snapshot of an index"),
+            (not_json, "not JSON"),
+            (nested, "not JSON"),
+            (retyped, "the snapshot has columns"),
+            (None, "not a snapshot"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                dit.restore(bad)
+        assert len(dit) == 0
+
+
+def test_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "index.arrow"
+    snapshots.write(small_snapshot(), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(1)
+    damaged = [whole[:cut] for cut in (0, 10, len(whole) // 2, len(whole) - 1)]
+    for at in rng.integers(0, len(whole), 150):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << int(rng.integers(8))
+        damaged.append(bytes(flipped))
+    refused = 0
+    for content in damaged:
+        path.write_bytes(content)
+        with DIT(TABLES, num_shards=1) as dit:
+            error = read_error(dit, path)
+            if error is None:  # the flipped bit was padding: what was read is what was written
+                assert dit.snapshot().equals(small_snapshot(), check_metadata=True)
+            else:
+                assert str(path) in error
+                assert len(dit) == 0
+                refused += 1
+    assert refused > 50
+    with DIT(TABLES, num_shards=1) as dit, pytest.raises(FileNotFoundError):
+        dit.read_snapshot(tmp_path / "absent")
+
+
+def read_error(dit: DIT, path: Path) -> str | None:
+    try:
+        dit.read_snapshot(path)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "index.arrow"
+    snapshots.write(small_snapshot(), path)
+    old = path.read_bytes()
+
+    def fail(fd: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(snapshots.os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        snapshots.write(small_snapshot().slice(0, 0), path)
+    assert path.read_bytes() == old
+    assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
+
+
+def test_snapshot_is_a_consistent_cut_while_another_thread_inserts_and_commits() -> None:  # P48
+    batches = [batch(seed) for seed in range(120)]
+    sizes = [0]
+    with DIT(TABLES) as whole:  # committed rows after each batch, and where each key lives
+        for columns in batches:
+            whole.commit(whole.index(columns).ticket)
+            sizes.append(len(whole))
+        places = set(whole.snapshot().column("location").to_pylist())
+    with DIT(TABLES) as dit:
+
+        def insert() -> None:
+            for i, columns in enumerate(batches):
+                ticket = dit.index(columns).ticket
+                if i >= 3:
+                    dit.commit(ticket - 3)
+
+        writer = threading.Thread(target=insert)
+        writer.start()
+        seen = []
+        while writer.is_alive():
+            seen.append(dit.snapshot())
+        writer.join()
+    assert len(seen) > 1
+    for table in seen:
+        assert table.num_rows in sizes  # a whole number of batches
+        assert set(table.column("location").to_pylist()) <= places
+        with DIT(TABLES) as copy:
+            copy.restore(table)  # verifies: no hole, no place twice, every key in its shard
+            done = sizes.index(table.num_rows)
+            for columns in batches[max(0, done - 2) : done]:
+                assert not any(g.is_new.any() for g in copy.index(columns).groups)
+
+
+def test_native_and_twin_read_each_others_snapshots() -> None:
+    with DIT(TABLES) as native, PyDIT(TABLES) as twin:
+        native.commit(native.index(batch(1)).ticket)
+        twin.restore(native.snapshot())
+        assert twin.snapshot().equals(native.snapshot(), check_metadata=True)
+        assert_same_ids(twin.lookup(batch(1)), native.lookup(batch(1)))
