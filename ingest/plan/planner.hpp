@@ -103,7 +103,12 @@ class WindowPlanner {
             brought_ahead_ = bring(batch_of(step + 1), 2 * step + 1, step + 2, ahead);
         }
         resident = resident_;
-        for (size_t i = 0; i < batch.rows.size(); ++i) link(batch, i, step);
+        for (size_t i = 0; i < batch.rows.size(); ++i) {
+            if (i + NEAR < batch.rows.size() && !hot[i + NEAR]) {
+                victims_.prefetch(static_cast<uint32_t>(slots[i + NEAR]) - r_rows_);
+            }
+            link(batch, i, step);
+        }
         ++head_;
         window_rows_ -= batch.rows.size();
     }

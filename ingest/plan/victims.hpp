@@ -50,6 +50,8 @@ class VictimLists {
         nodes_[node.next].previous = node.previous;
     }
 
+    void prefetch(uint32_t slot) const { HEADRACE_PREFETCH(&nodes_[slot + buckets_ + 1]); }
+
     // The rows used at `step` are no candidates any more; they are linked anew after their use.
     void drop_step(uint32_t step) { reset(step % buckets_); }
 
@@ -97,7 +99,6 @@ class VictimLists {
         for (uint32_t number = nodes_[list].next; number != list; number = nodes_[number].next) {
             const Node& node = nodes_[number];
             if (last_use != ANY && node.last_use != last_use) break;
-            HEADRACE_PREFETCH(&nodes_[node.next]);
             segment_.push_back({node.location, number - buckets_ - 1, node.row});
         }
         const auto by_location = [](const Victim& a, const Victim& b) { return a.location < b.location; };
