@@ -21,6 +21,15 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         vector[int64_t] fetch_wait
         vector[int64_t] slot_wait
 
+    cdef cppclass Counters:
+        size_t window_rows
+        size_t peak_window_rows
+        size_t peak_resident
+        size_t tracked_rows
+        size_t rows_needed
+        size_t rows_never_late
+        size_t nbytes
+
     enum PushResult:
         PUSHED
         DUPLICATE
@@ -44,15 +53,9 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         size_t hits
         size_t resident
         size_t problem()
-        size_t rows_needed()
-        size_t rows_never_late()
-        size_t peak_resident()
-        size_t window_rows()
-        size_t peak_window_rows()
-        size_t tracked_rows()
+        Counters counters()
         size_t window_steps()
         size_t window_size(size_t)
-        size_t nbytes()
 
 
 cdef object _int64(const vector[int64_t]& source):
@@ -96,12 +99,13 @@ cdef class PlannerCore:
     cdef Py_ssize_t _capacity
     cdef Py_ssize_t _pushed
     cdef bint _busy
+    cdef Counters _counters  # as of the last call, so that another thread may read them at any time
 
     def __cinit__(self, *, uint32_t window, uint32_t capacity, uint32_t r_rows, uint32_t horizon):
         self._core.reset(new WindowPlanner(window, capacity, r_rows, horizon))
         self._capacity = capacity
         self._pushed = 0
-        self._busy = False
+        self._leave()
 
     cdef int _enter(self) except -1:
         # The GIL is held here, so that the flag is enough.
@@ -109,6 +113,10 @@ cdef class PlannerCore:
             raise RuntimeError("the planner is in use by another thread: one thread at a time")
         self._busy = True
         return 0
+
+    cdef void _leave(self) noexcept:
+        self._counters = self._core.get().counters()
+        self._busy = False
 
     def set_hot(self, const uint64_t[::1] locations):
         cdef size_t count = locations.shape[0]
@@ -120,7 +128,7 @@ cdef class PlannerCore:
             with nogil:
                 done = self._core.get().set_hot(&locations[0], count)
         finally:
-            self._busy = False
+            self._leave()
         if done < count:
             raise ValueError(f"hot location {locations[done]} occurs twice")
 
@@ -130,18 +138,20 @@ cdef class PlannerCore:
         cdef PushResult result
         self._enter()
         try:
+            if self._core.get().exhausted():
+                raise OverflowError("a run has at most 2**31 - 256 steps: start a new run")
             with nogil:
                 result = self._core.get().push(first, count)
         finally:
-            self._busy = False
+            self._leave()
         if result == DUPLICATE:
             raise ValueError(f"step {self._pushed}: location {locations[self._core.get().problem()]} occurs twice")
         if result == TOO_LARGE:
             raise CapacityError(
                 step=self._pushed,
                 capacity=self._capacity,
-                rows_needed=self._core.get().rows_needed(),
-                rows_never_late=self._core.get().rows_never_late(),
+                rows_needed=self._counters.rows_needed,
+                rows_never_late=self._counters.rows_never_late,
             )
         self._pushed += 1
 
@@ -163,7 +173,7 @@ cdef class PlannerCore:
                 core.resident,
             )
         finally:
-            self._busy = False
+            self._leave()
 
     def finish(self):
         self._core.get().finish()
@@ -177,36 +187,40 @@ cdef class PlannerCore:
 
     @property
     def full(self):
-        return self._core.get().full() or self._core.get().exhausted()
+        return self._core.get().full()
 
     @property
     def window_sizes(self):
-        return tuple(self._core.get().window_size(i) for i in range(self._core.get().window_steps()))
+        self._enter()
+        try:
+            return tuple([self._core.get().window_size(i) for i in range(self._core.get().window_steps())])
+        finally:
+            self._leave()
 
     @property
     def rows_needed(self):
-        return self._core.get().rows_needed()
+        return self._counters.rows_needed
 
     @property
     def rows_never_late(self):
-        return self._core.get().rows_never_late()
+        return self._counters.rows_never_late
 
     @property
     def peak_resident(self):
-        return self._core.get().peak_resident()
+        return self._counters.peak_resident
 
     @property
     def window_rows(self):
-        return self._core.get().window_rows()
+        return self._counters.window_rows
 
     @property
     def peak_window_rows(self):
-        return self._core.get().peak_window_rows()
+        return self._counters.peak_window_rows
 
     @property
     def tracked_rows(self):
-        return self._core.get().tracked_rows()
+        return self._counters.tracked_rows
 
     @property
     def nbytes(self):
-        return self._core.get().nbytes()
+        return self._counters.nbytes

@@ -34,6 +34,10 @@ struct Movement {
     }
 };
 
+struct Counters {
+    size_t window_rows, peak_window_rows, peak_resident, tracked_rows, rows_needed, rows_never_late, nbytes;
+};
+
 enum PushResult : int { PUSHED = 0, DUPLICATE = 1, TOO_LARGE = 2 };
 
 class WindowPlanner {
@@ -64,8 +68,10 @@ class WindowPlanner {
     // Takes the batch whole, or leaves all as it was. `problem()` says where the duplicate is.
     PushResult push(const uint64_t* locations, size_t count) {
         Batch& batch = batch_of(tail_);
+        batch_bytes_ -= batch.nbytes();
         batch.rows.resize(count);
         batch.gap.assign(count, 0);
+        batch_bytes_ += batch.nbytes();
         table_.find_or_add(locations, count, batch.rows.data());
         const PushResult result = examine(batch);
         if (result != PUSHED) {
@@ -83,7 +89,6 @@ class WindowPlanner {
     bool finished() const { return finished_; }
     bool full() const { return tail_ - head_ > window_; }
     bool ready() const { return full() || (finished_ && tail_ > head_); }
-    bool started() const { return tail_ > 0; }
     bool exhausted() const { return tail_ >= MAX_STEPS; }
 
     // Plans step `head`; the outcome stays in the buffers below until the next call. Only when ready().
@@ -119,28 +124,25 @@ class WindowPlanner {
     size_t hits = 0, resident = 0;
 
     size_t problem() const { return problem_; }
-    size_t rows_needed() const { return rows_needed_; }
-    size_t rows_never_late() const { return rows_never_late_; }
-    size_t peak_resident() const { return peak_resident_; }
-    size_t window_rows() const { return window_rows_; }
-    size_t peak_window_rows() const { return peak_window_rows_; }
-    size_t tracked_rows() const { return table_.size(); }
+    Counters counters() const {
+        return {window_rows_, peak_window_rows_, peak_resident_, table_.size(),
+                rows_needed_, rows_never_late_,  nbytes()};
+    }
     size_t window_steps() const { return tail_ - head_; }
     size_t window_size(size_t i) { return batch_of(head_ + static_cast<uint32_t>(i)).rows.size(); }
-
-    size_t nbytes() const {
-        size_t total = sizeof(*this) + table_.nbytes() + victims_.nbytes() + late.nbytes() + ahead.nbytes() +
-                       slots.capacity() * 8 + hot.capacity() + urgent.capacity() + missing_.capacity() * 4 +
-                       written_.capacity() * sizeof(WriteBack) + batches_.capacity() * sizeof(Batch);
-        for (const Batch& batch : batches_) total += 4 * (batch.rows.capacity() + batch.gap.capacity());
-        return total;
-    }
 
   private:
     struct Batch {
         std::vector<uint32_t> rows;  // row numbers, in batch order
         std::vector<uint32_t> gap;   // steps until the next use known so far; 0: none
+
+        size_t nbytes() const { return 4 * (rows.capacity() + gap.capacity()); }
     };
+    size_t nbytes() const {
+        return sizeof(*this) + table_.nbytes() + victims_.nbytes() + late.nbytes() + ahead.nbytes() +
+               slots.capacity() * 8 + hot.capacity() + urgent.capacity() + missing_.capacity() * 4 +
+               written_.capacity() * sizeof(WriteBack) + batches_.capacity() * sizeof(Batch) + batch_bytes_;
+    }
     struct WriteBack {
         uint32_t move_end;  // move + 1
         uint32_t row;
@@ -310,7 +312,7 @@ class WindowPlanner {
     std::vector<WriteBack> written_;  // ring of a power of two, oldest first
     size_t written_begin_ = 0, written_end_ = 0;
     size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, problem_ = 0;
-    size_t window_rows_ = 0, peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0;
+    size_t window_rows_ = 0, peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0, batch_bytes_ = 0;
 };
 
 }  // namespace headrace::plan

@@ -46,7 +46,8 @@ class WindowPlanner:
     Invariants: resident rows <= capacity; every cold row is in [r_rows, capacity), every hot one in its own slot of
     [0, r_rows); D_t is resident at step t.
 
-    Not for concurrent use (RuntimeError); the GIL is released while it plans. `native=False` takes the twin in Python.
+    One thread at a time (RuntimeError otherwise), but `stats()` and `nbytes` may be read from any; the GIL is released
+    while it plans. `native=False` takes the twin in Python.
     """
 
     def __init__(self, *, window: int, capacity: int, r_rows: int = 0, native: bool = True) -> None:
