@@ -520,3 +520,14 @@ def test_wrong_arguments_are_refused() -> None:
         PlanVerifier(capacity=[1, 2], r_rows=[0], horizon=4)
     with pytest.raises(ValueError, match="negative"):
         PlanVerifier(capacity=[1], horizon=-1)
+
+
+def test_with_window_0_all_are_urgent_and_nothing_is_ahead() -> None:
+    batches = batch_stream(3)
+    for change, kind in (({"urgent": np.zeros(len(batches[5]), np.bool_)}, Kind.URGENT), ({}, Kind.LAYOUT)):
+        plans = planned(batches, window=0)
+        if change:
+            with_group(plans, 5, **change)
+        else:
+            extra_eviction(plans, 5, "ahead", batches[5][0], group(plans, 5).slots[0])
+        assert kind in {v.kind for v in verify(plans, batches, window=0)}
