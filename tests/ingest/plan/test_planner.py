@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.indexer.indexed import ABSENT
+from headrace.ingest.plan.capacity import CapacityError
+from headrace.ingest.plan.offline import plan_batches, step_plans
+from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
+from headrace.ingest.plan.verifier import PlanVerifier
+from headrace.ingest.step_plan import NEVER, GroupPlan, Movement
+
+WINDOWS = [0, 1, 2, 7, 50, 1000]
+
+
+def rows(*locations: int) -> np.ndarray:
+    return np.array(locations, np.uint64)
+
+
+def make(native: bool, batches, *, window, capacity, r_rows=0, hot=None) -> list[GroupPlan]:
+    planner = WindowPlanner(window=window, capacity=capacity, r_rows=r_rows, native=native)
+    if hot is not None:
+        planner.set_hot(hot)
+    return list(plan_batches(batches, planner))
+
+
+def needed(batches, hot=(), r_rows=0) -> tuple[int, int]:
+    cold = [set(b.tolist()) - {int(h) for h in hot} for b in batches]
+    most = max((len(c) for c in cold), default=0)
+    pairs = max((len(a | b) for a, b in itertools.pairwise(cold)), default=most)
+    return most + r_rows, max(most, pairs) + r_rows
+
+
+def assert_same(left: GroupPlan, right: GroupPlan, where: str) -> None:
+    for field in fields(left):
+        a, b = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(a, Movement):
+            for part in fields(a):
+                assert_same_array(getattr(a, part.name), getattr(b, part.name), f"{where} {field.name}.{part.name}")
+        elif isinstance(a, np.ndarray):
+            assert_same_array(a, b, f"{where} {field.name}")
+        else:
+            assert a == b, (where, field.name)
+
+
+def assert_same_array(a: np.ndarray, b: np.ndarray, where: str) -> None:
+    assert a.dtype == b.dtype, where
+    np.testing.assert_array_equal(a, b, err_msg=where)
+
+
+@st.composite
+def streams(draw):
+    """Batches of few rows (so that reuse, revival and eviction are frequent), hot rows, a capacity."""
+    universe = draw(st.integers(1, 24))
+    steps = draw(st.integers(0, 40))
+    seed = draw(st.integers(0, 2**32 - 1))
+    skew = draw(st.sampled_from([0.0, 0.7, 1.5]))
+    rng = np.random.default_rng(seed)
+    # Locations of all magnitudes, 0 and huge ones among them, in no particular order.
+    locations = rng.permutation(
+        np.unique(rng.integers(0, 2**64 - 1, universe, np.uint64) >> rng.integers(0, 64, dtype=np.uint64))
+    )
+    weight = 1.0 / np.arange(1, len(locations) + 1) ** skew
+    batches = []
+    for _ in range(steps):
+        size = int(rng.integers(0, min(len(locations), 9) + 1))
+        batches.append(rng.choice(locations, size, replace=False, p=weight / weight.sum()))
+    hot = rng.permutation(locations)[: draw(st.integers(0, min(3, len(locations))))]
+    r_rows = len(hot) + draw(st.integers(0, 1))
+    least, enough = needed(batches, hot, r_rows)
+    capacity = draw(st.sampled_from([least, least + 1, (least + enough) // 2, enough, enough + 2, 100 + r_rows]))
+    return batches, hot, r_rows, max(capacity, r_rows)
+
+
+@given(stream=streams(), window=st.sampled_from(WINDOWS))
+@settings(max_examples=400, deadline=None)
+def test_native_equals_twin(stream, window):
+    batches, hot, r_rows, capacity = stream
+    native, twin = (WindowPlanner(window=window, capacity=capacity, r_rows=r_rows, native=n) for n in (True, False))
+    outcome = []
+    for planner in (native, twin):
+        planner.set_hot(hot)
+        outcome.append(plan_batches(batches, planner))
+    count = 0
+    for step, (a, b) in enumerate(zip(*outcome, strict=True)):
+        assert_same(a, b, f"step {step}")
+        assert native.stats() == twin.stats()
+        assert native.current_window_sizes == twin.current_window_sizes
+        count += 1
+    assert count == len(batches)
+
+
+@given(stream=streams(), window=st.sampled_from(WINDOWS), native=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_plans_are_valid(stream, window, native):
+    """L116, and P11: each batch has one plan, none is lost at the end."""
+    batches, hot, r_rows, capacity = stream
+    plans = make(native, batches, window=window, capacity=capacity, r_rows=r_rows, hot=hot)
+    verifier = PlanVerifier(capacity=[capacity], r_rows=[r_rows], horizon=write_back_horizon(window))
+    for plan, batch in zip(step_plans([plans], window=window), batches, strict=True):
+        verifier.assert_valid(plan, [batch])
+    verifier.assert_finished(len(batches))
+    assert verifier.stale_reads == 0
+    if window >= 1 and capacity >= needed(batches, hot, r_rows)[1]:
+        assert all(len(plan.late.fetch_slots) == 0 for plan in plans[1:])  # none is late for lack of room
+
+
+def moved(movement: Movement) -> dict[str, list[int]]:
+    return {field.name: getattr(movement, field.name).tolist() for field in fields(movement)}
+
+
+NOTHING = {field.name: [] for field in fields(Movement)}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_literal_plans(native: bool) -> None:
+    """Five cache slots, window 2; 9 is hot and takes R slot 0 at its first use."""
+    batches = [rows(3, 1, 2), rows(9, 4, 1), rows(6, 5), rows(2, 7, 3), rows(4)]
+    p = make(native, batches, window=2, capacity=6, r_rows=1, hot=rows(9))
+    assert moved(p[0].late) == {
+        "evict_locations": [],
+        "evict_slots": [],
+        "fetch_locations": [3, 1, 2],
+        "fetch_slots": [1, 2, 3],  # lowest slot never used, in batch order
+        "fetch_unique": [0, 1, 2],
+        "fetch_wait": [NEVER] * 3,
+        "slot_wait": [NEVER] * 3,
+    }
+    assert moved(p[0].ahead)["fetch_locations"] == [9, 4]
+    assert moved(p[0].ahead)["fetch_slots"] == [0, 4]
+    assert (p[0].slots.tolist(), p[0].urgent.tolist(), p[0].hits, p[0].resident) == ([1, 2, 3], [0, 1, 0], 0, 5)
+
+    # Step 1 gathers 9, 4, 1; one slot was never used; rows 2 and 3 are used at step 3.
+    assert moved(p[1].late) == NOTHING
+    assert moved(p[1].ahead) == {
+        "evict_locations": [2],  # as far in the future as 3; the smaller location leaves
+        "evict_slots": [3],
+        "fetch_locations": [6, 5],
+        "fetch_slots": [5, 3],
+        "fetch_unique": [0, 1],
+        "fetch_wait": [NEVER, NEVER],
+        "slot_wait": [NEVER, 3],  # vacated in this very movement: 2 * 1 + 1
+    }
+    assert (p[1].slots.tolist(), p[1].hot.tolist(), p[1].hits, p[1].resident) == ([0, 4, 2], [1, 0, 0], 1, 6)
+
+    # Step 2: row 1 is dead, row 4 is used at step 4; dead rows leave first.
+    assert moved(p[2].ahead) == {
+        "evict_locations": [1, 4],
+        "evict_slots": [2, 4],
+        "fetch_locations": [2, 7],
+        "fetch_slots": [2, 4],
+        "fetch_unique": [0, 1],
+        "fetch_wait": [3, NEVER],  # row 2 left in move 3
+        "slot_wait": [5, 5],
+    }
+    assert (p[2].slots.tolist(), p[2].hits, p[2].urgent.tolist()) == ([5, 3], 0, [0, 0])
+
+    # Step 3: 6 and 5 are dead since step 2, the smaller location leaves.
+    assert (p[3].slots.tolist(), p[3].hits) == ([2, 4, 1], 1)
+    assert moved(p[3].ahead)["evict_locations"] == [5]
+    assert moved(p[3].ahead)["fetch_wait"] == [5]
+    assert moved(p[4].late) == moved(p[4].ahead) == NOTHING
+    assert (p[4].slots.tolist(), p[4].urgent.tolist(), p[4].hits, p[4].resident) == ([3], [0], 0, 6)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_dead_rows_leave_by_last_use_and_a_revived_one_stays(native: bool) -> None:
+    # 1 and 2 are dead when 4 comes; 1 was used last at step 2, so 2 leaves, then 3, though they are larger.
+    batches = [rows(1), rows(2), rows(1), rows(3), rows(4), rows(5), rows(1)]
+    plans = make(native, batches, window=1, capacity=3)
+    evicted = [*(moved(p.late)["evict_locations"] + moved(p.ahead)["evict_locations"] for p in plans)]
+    assert evicted == [[], [], [], [2], [1], [3], []]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_with_too_little_room_the_rest_of_the_next_step_is_late(native: bool) -> None:
+    batches = [rows(1, 2), rows(3, 4), rows(5, 6, 7)]
+    plans = make(native, batches, window=2, capacity=3)
+    assert [moved(p.ahead)["fetch_locations"] for p in plans] == [[3], [5], []]
+    assert [moved(p.late)["fetch_locations"] for p in plans] == [[1, 2], [4], [6, 7]]
+    assert [moved(p.late)["slot_wait"] for p in plans] == [[NEVER, NEVER], [2], [4, 4]]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_window_0_plans_each_step_alone(native: bool) -> None:
+    plans = make(native, [rows(1, 2), rows(2, 3), rows(1)], window=0, capacity=2)
+    assert all(moved(p.ahead) == NOTHING for p in plans)
+    assert all(p.urgent.all() for p in plans)  # the next step is not known
+    assert [p.hits for p in plans] == [0, 1, 0]
+    assert [moved(p.late)["evict_locations"] for p in plans] == [[], [1], [2]]
+    assert [moved(p.late)["fetch_wait"] for p in plans] == [[NEVER, NEVER], [NEVER], [2]]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_too_little_capacity_is_refused_at_once_with_the_rows_needed(native: bool) -> None:
+    planner = WindowPlanner(window=5, capacity=4, r_rows=1, native=native)
+    planner.set_hot(rows(9))
+    planner.push(rows(9, 1, 2, 3))  # three cold rows fit
+    with pytest.raises(CapacityError, match=r"step 1: the arena has 4 rows; at least 5 are needed, and 7 so") as error:
+        planner.push(rows(3, 4, 5, 6))  # |D_0 ∪ D_1| = 6 cold rows, and R
+    assert (error.value.rows_needed, error.value.rows_never_late) == (5, 7)
+    assert planner.current_window_sizes == (4,)  # nothing was taken
+    planner.push(rows(4, 3))
+    planner.finish()
+    assert [planner.pop().slots.tolist() for _ in range(2)] == [[0, 1, 2, 3], [1, 3]]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_refused_batch_leaves_no_trace(native: bool) -> None:
+    batches = [rows(1, 2), rows(2, 3), rows(4, 1), rows(1, 2)]
+
+    def plans(refused: list[np.ndarray]) -> list[GroupPlan]:
+        planner = WindowPlanner(window=1, capacity=3, native=native)
+        out = []
+        for batch in batches:
+            for bad in refused:
+                with pytest.raises(ValueError):
+                    planner.push(bad)
+            planner.push(batch)
+            out += [planner.pop()] if planner.ready() else []
+        planner.finish()
+        out.append(planner.pop())
+        assert planner.stats().tracked_rows <= 4
+        return out
+
+    for a, b in zip(plans([]), plans([rows(1, 7, 8, 7), rows(5, 6, 2, 1), rows(1, 1)]), strict=True):
+        assert_same(a, b, "")
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_misuse_is_refused(native: bool) -> None:
+    planner = WindowPlanner(window=1, capacity=4, r_rows=1, native=native)
+    with pytest.raises(RuntimeError, match="no plan is ready"):
+        planner.pop()
+    with pytest.raises(ValueError, match="2 hot rows do not fit"):
+        planner.set_hot(rows(1, 2))
+    with pytest.raises(TypeError, match="uint64"):
+        planner.push(np.array([1, 2]))
+    with pytest.raises(ValueError, match="unique row 1 has no location"):
+        planner.push(np.array([1, ABSENT], np.uint64))
+    with pytest.raises(ValueError, match="step 0: location 5 occurs twice"):
+        planner.push(rows(5, 6, 5))
+    planner.push(rows(1))
+    with pytest.raises(RuntimeError, match="before the first push"):
+        planner.set_hot(rows(1))
+    assert not planner.ready()
+    planner.push(rows(2))
+    assert planner.ready()
+    with pytest.raises(RuntimeError, match="pop first"):
+        planner.push(rows(3))
+    planner.finish()
+    with pytest.raises(RuntimeError, match="after finish"):
+        planner.push(rows(3))
+    assert [planner.pop().requested for _ in range(2)] == [1, 1]
+    assert not planner.ready()
+    with pytest.raises(ValueError, match="occurs twice"):
+        WindowPlanner(window=0, capacity=2, r_rows=2, native=native).set_hot(rows(1, 1))
+
+
+@pytest.mark.parametrize("arguments", [(-1, 1, 0), (2**20 + 1, 1, 0), (0, -1, 0), (0, 2**31, 0), (0, 3, 4), (0, 3, -1)])
+def test_sizes_are_checked(arguments: tuple[int, int, int]) -> None:
+    window, capacity, r_rows = arguments
+    with pytest.raises(ValueError, match="not in"):
+        WindowPlanner(window=window, capacity=capacity, r_rows=r_rows)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_input_may_be_read_only_strided_or_reused(native: bool) -> None:
+    batches = [rows(1, 2), rows(2, 3)]
+    expected = make(native, batches, window=1, capacity=3)
+    planner = WindowPlanner(window=1, capacity=3, native=native)
+    buffer = np.zeros(4, np.uint64)
+    for batch in batches:
+        buffer[::2] = batch
+        view = buffer[::2]
+        view.flags.writeable = False
+        planner.push(view)
+    planner.finish()
+    buffer[:] = 77
+    for plan in expected:
+        assert_same(planner.pop(), plan, "")
+
+
+def test_no_batch_at_all() -> None:
+    planner = WindowPlanner(window=3, capacity=0)
+    planner.finish()
+    assert not planner.ready()
+
+
+def test_empty_batches_move_nothing() -> None:
+    plans = make(True, [rows(), rows(1), rows()], window=1, capacity=1)
+    assert [p.slots.tolist() for p in plans] == [[], [0], []]
+    assert [len(p.ahead.fetch_slots) for p in plans] == [1, 0, 0]
+
+
+def skewed(seed: int, steps: int, size: int, universe: int) -> list[np.ndarray]:
+    """Batches of `size` rows, log-uniform below `universe` (integers alone, so that every machine draws the same)."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(1, universe.bit_length(), (steps, 2 * size), dtype=np.uint64)
+    drawn = rng.integers(0, 1 << 63, (steps, 2 * size), dtype=np.uint64) & ((np.uint64(1) << bits) - np.uint64(1))
+    return [rng.permutation(np.unique(row))[:size] for row in drawn]
+
+
+def test_plan_bytes_repeat_and_are_pinned() -> None:
+    """P74: the same stream gives the same bytes, in another thread and with other work in between too."""
+    batches = skewed(5, 60, 500, 1 << 20)
+
+    def digest() -> str:
+        plans = make(True, batches, window=6, capacity=900, r_rows=100, hot=np.arange(1, 90, dtype=np.uint64))
+        state = hashlib.sha256("".join(p.digest() for p in step_plans([plans], window=6)).encode())
+        return state.hexdigest()
+
+    first = digest()
+    assert first == "b5bf5c838fdcd904670a3c9d8c0a4cd344c36ebdff0e69ef30a6f3282b23b194"
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(digest())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [first] * 3
+
+
+def test_a_second_thread_is_refused_not_raced() -> None:
+    batches = skewed(1, 4, 20_000, 1 << 40)
+    planner = WindowPlanner(window=1, capacity=100_000)
+    errors: list[BaseException] = []
+    go = threading.Barrier(2, timeout=20)
+
+    def use(action: Callable[[], object]) -> None:
+        go.wait()
+        for _ in range(200):
+            try:
+                action()
+            except (RuntimeError, ValueError) as error:
+                errors.append(error)
+
+    bad = np.concatenate([batches[0], batches[0][:1]])  # refused after all the work
+    threads = [threading.Thread(target=use, args=(lambda: planner.push(bad),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) == 400
+    assert {type(e) for e in errors} <= {RuntimeError, ValueError}
+    assert planner.stats().tracked_rows == 0
+    planner.push(batches[0])
+
+
+def test_memory_does_not_grow_with_the_stream() -> None:
+    """Rows never seen before at each step, for ever; and a stream that never evicts."""
+    fresh = (np.arange(100 * t, 100 * t + 100, dtype=np.uint64) for t in range(3000))
+    same = (np.arange(t % 7, 100 + t % 7, dtype=np.uint64) for t in range(3000))
+    for stream, capacity in ((fresh, 250), (same, 10_000)):
+        planner = WindowPlanner(window=3, capacity=capacity)
+        sizes = []
+        for step, _ in enumerate(plan_batches(stream, planner)):
+            if 500 <= step < 2990:  # warm, and before the window drains
+                sizes.append(planner.nbytes)
+                # resident, in the window, written back within the horizon
+                assert planner.stats().tracked_rows <= 250 + 400 + 100 * (write_back_horizon(3) // 2 + 2)
+        assert len(set(sizes)) == 1
+
+
+def test_native_equals_twin_on_long_streams() -> None:
+    """Enough rows for growth and deletion in the hash table."""
+    batches = skewed(9, 60, 90, 1 << 40)
+    for window, capacity in ((0, 100), (4, 190), (12, 110), (200, 1200)):
+        planners = [WindowPlanner(window=window, capacity=capacity, native=n) for n in (True, False)]
+        for step, (a, b) in enumerate(zip(*(plan_batches(batches, p) for p in planners), strict=True)):
+            assert_same(a, b, f"step {step}")
+            assert planners[0].stats() == planners[1].stats()
