@@ -39,12 +39,8 @@ class SlotRows:
 class RowStore:
     """Rows by location: tier bits must be 0, rank bits are ignored. A bad location raises ValueError before any change."""
 
-    def __init__(
-        self, dim: int, state_floats: int, seed: int, kind: int, first: float, second: float
-    ) -> None: ...
-    def read(
-        self, locations: U64, ids: U64, tables: U32, missing: U8, out: F32, slots: I64 | None = None
-    ) -> None:
+    def __init__(self, dim: int, state_floats: int, seed: int, kind: int, first: float, second: float) -> None: ...
+    def read(self, locations: U64, ids: U64, tables: U32, missing: U8, out: F32, slots: I64 | None = None) -> None:
         """Row i (its vector, or vector and state, by the width of `out`) to out[i], or to out[slots[i]].
 
         A row never written, or ABSENT, reads as its initial vector and zero state. Nothing in the store changes.
