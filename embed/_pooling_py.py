@@ -46,7 +46,10 @@ def pool_backward(bags: Bags, grad: F32) -> F32:
 
 
 def _weighted(bags: Bags, position: int, values: F32) -> F32:
-    return values if bags.weights is None else values * bags.weights[position]
+    if bags.weights is None:
+        return values
+    scaled: F32 = values * bags.weights[position]
+    return scaled
 
 
 def _in_order(terms: list[F32], dim: int) -> F32:

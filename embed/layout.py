@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.embed.optimizers import STATE_FLOATS
-from headrace.formats.schema import OptimizerName, Schema
+from headrace.formats.schema import OPTIMIZER_STATE_FLOATS, OptimizerName, Schema
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -29,9 +28,9 @@ class GroupLayout:
     mean: U8
 
     @property
-    def width(self) -> int:
-        """Floats of a row with its optimizer state."""
-        return self.dim + STATE_FLOATS[self.optimizer]
+    def state_floats(self) -> int:
+        """Floats of optimizer state behind the vector of a row."""
+        return OPTIMIZER_STATE_FLOATS[self.optimizer]
 
     @property
     def is_pooled(self) -> bool:

@@ -20,9 +20,6 @@ from headrace.formats.schema import OptimizerName
 
 F32 = npt.NDArray[np.float32]
 
-STATE_FLOATS: dict[OptimizerName, int] = {"sgd": 0, "rowwise_adagrad": 1}
-"""Floats of optimizer state behind the vector of a row."""
-
 _KIND: dict[OptimizerName, int] = {"sgd": 0, "rowwise_adagrad": 1}
 
 

@@ -15,7 +15,7 @@ from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.finite import check_finite
 from headrace.embed.initializer import Initializer, Uniform, check_seed, initial_vectors
 from headrace.embed.layout import feature_layout
-from headrace.embed.optimizers import STATE_FLOATS, UpdateRule, check_eps, check_lr
+from headrace.embed.optimizers import UpdateRule, check_eps, check_lr
 from headrace.embed.pooling import Bags, bags_of, pool, sequence_ranges, sequence_values
 from headrace.embed.residency import ArenaResidency, DirectResidency, Residency, read_rows
 from headrace.formats.schema import Schema
@@ -27,6 +27,7 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
 Mode = Literal["direct", "arena"]
+
 
 @dataclass(frozen=True)
 class _Gathered:
@@ -73,8 +74,7 @@ class EmbeddingStage(torch.nn.Module):
         self.eps = check_eps(eps)
         self.check_finite = check_finite
         self.stores = tuple(
-            ChunkStore(g.dim, STATE_FLOATS[g.optimizer], seed=seed, initializer=self.initializer)
-            for g in self.layout.groups
+            ChunkStore(g.dim, g.state_floats, seed=seed, initializer=self.initializer) for g in self.layout.groups
         )
         self._lr = check_lr(lr)
         self._residency = self._make_residency(mode, capacity)
@@ -180,7 +180,7 @@ class EmbeddingStage(torch.nn.Module):
         return out
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Written rows, as copies: for group g ``locations_g`` uint64 [n] ascending, ``rows_g`` float32 [n, dim + state].
+        """Written rows, as copies: of group g ``locations_g`` uint64 [n] ascending, ``rows_g`` float32 [n, dim + state].
 
         With `committed`, only rows at these locations. Whose rows they are is told by the index's snapshot.
         """
