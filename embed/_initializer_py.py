@@ -76,8 +76,8 @@ def _block(
     words = philox4x32(counter, (seed & 0xFFFF_FFFF, seed >> 32))  # [4, n]
     if kind == 1:
         unit = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
-        scaled: F32 = np.float32(first) + np.float32(second) * unit
-        return scaled.T
+        scaled: F32 = (np.float32(first) + np.float32(second) * unit).T
+        return scaled
     values = []
     for x0, x1 in (words[0:2], words[2:4]):
         radius = first * np.sqrt(-2.0 * log_unit(x0 + np.uint64(1)))

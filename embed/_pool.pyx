@@ -86,7 +86,7 @@ def pool_forward(
     if bags.rows != out.shape[0]:
         raise ValueError(f"{bags.rows} rows of bags for {out.shape[0]} rows of output")
     for f in range(bags.features):
-        if columns[f] > stride - dim:
+        if columns[f] >= 0 and columns[f] > stride - dim:
             raise ValueError(f"feature {f} does not fit the output of {stride} columns")
     if bags.rows == 0 or stride == 0:
         return
@@ -126,7 +126,7 @@ def segment_sum(
     if unique == 0 or dim == 0:
         return
     with nogil:
-        bad = first_above(at, nnz, grad.shape[0] - dim)
+        bad = first_above(at, nnz, max(grad.shape[0] - dim, -1))
         if bad >= 0:
             pass
         elif factors is None or nnz == 0:

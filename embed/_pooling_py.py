@@ -55,7 +55,7 @@ def _weighted(bags: Bags, position: int, values: F32) -> F32:
 def _in_order(terms: list[F32], dim: int) -> F32:
     if not terms:
         return np.zeros(dim, np.float32)
-    total = terms[0].copy()
+    total: F32 = terms[0].copy()
     for term in terms[1:]:
         total = total + term
     return total

@@ -16,7 +16,6 @@ Optimizer state starts at 0.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +26,8 @@ import numpy.typing as npt
 from headrace.embed import _rows
 
 F32 = npt.NDArray[np.float32]
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Initializer(ABC):
@@ -125,5 +126,5 @@ def initial_vectors(
 
 def _check_finite(owner: str, **values: float) -> None:
     for name, value in values.items():
-        if not math.isfinite(value) or not math.isfinite(np.float32(value)):
+        if not abs(value) <= FLOAT32_MAX:
             raise ValueError(f"{owner}: {name}={value!r} is not a finite float32")

@@ -9,13 +9,13 @@ in float32; the sum of squares runs in the order of j. `g` is the sum of the gra
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.embed import _rows
+from headrace.embed.initializer import FLOAT32_MAX
 from headrace.formats.schema import OptimizerName
 
 F32 = npt.NDArray[np.float32]
@@ -43,14 +43,14 @@ class UpdateRule:
 
 def check_lr(lr: float) -> float:
     """`lr` as a float; must be finite and not negative."""
-    if not lr >= 0 or not math.isfinite(np.float32(lr)):
+    if not 0 <= lr <= FLOAT32_MAX:
         raise ValueError(f"lr={lr!r} is not a finite float32 of at least 0")
     return float(lr)
 
 
 def check_eps(eps: float) -> float:
     """`eps` as a float; must be finite and above 0 in float32, else a row with zero gradients would become NaN."""
-    if not np.float32(eps) > 0 or not math.isfinite(np.float32(eps)):
+    if not eps <= FLOAT32_MAX or not np.float32(eps) > 0:
         raise ValueError(f"eps={eps!r} is not a finite float32 above 0")
     return float(eps)
 

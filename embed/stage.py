@@ -180,7 +180,8 @@ class EmbeddingStage(torch.nn.Module):
         return out
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Written rows, as copies: of group g ``locations_g`` uint64 [n] ascending, ``rows_g`` float32 [n, dim + state].
+        """Copies of the written rows: ``locations_g`` uint64 [n] ascending and ``rows_g`` float32 [n, dim + state] of
+        each group g.
 
         With `committed`, only rows at these locations. Whose rows they are is told by the index's snapshot.
         """

@@ -1,7 +1,7 @@
 """Batches and plans for tests of the stage, made without the indexer and the planner.
 
-`ToyIndex` gives keys their places, `make_batch` builds a valid `Batch` from lists of ids, `plan_batches` plans a list of
-batches by brute force.
+`ToyIndex` gives keys their places, `make_batch` builds a valid `Batch` from lists of ids, `plan_batches` plans a list
+of batches by brute force.
 """
 
 from __future__ import annotations
@@ -119,8 +119,9 @@ def plan_batches(
 ) -> list[Batch]:
     """The same batches with plans, by brute force.
 
-    ``spare=None`` evicts every row as soon as neither this step nor (with a window) the next one uses it; a number keeps
-    dead rows until their slot is needed, in an arena with so many more slots than needed, and evicts a random one.
+    ``spare=None`` evicts every row as soon as neither this step nor (with a window) the next one uses it; a number
+    keeps dead rows until their slot is needed, in an arena with so many more slots than needed, and evicts a random
+    one.
     `hot` rows of the first batch are pinned in the slots [0, hot).
     """
     rng = rng or np.random.default_rng(0)
