@@ -30,32 +30,34 @@ class PlanError(RuntimeError):
 
 
 class Arena:
-    """`capacity` rows of `store`'s width by slot; invariant: locations[slot] is ABSENT iff the slot is free."""
+    """`capacity` rows of `store`'s width by slot; memory is taken as slots are first used."""
 
     def __init__(self, capacity: int, store: ChunkStore) -> None:
         if capacity < 0:
             raise ValueError(f"capacity={capacity} is negative")
         self.capacity = capacity
         self._store = store
-        self._values: F32 = np.zeros((capacity, store.width), np.float32)  # untouched rows take no memory
+        self._values: F32 = np.zeros((capacity, store.width), np.float32)
         self.rows = torch.from_numpy(self._values)
-        self._locations: U64 = np.full(capacity, ABSENT, np.uint64)
+        self._locations = np.zeros(capacity, np.uint64)
+        self._taken = np.zeros(capacity, np.bool_)
         self._dirty = np.zeros(capacity, np.bool_)
         self._scratch = np.empty(capacity, np.int64)  # of the checks of one movement
 
     @property
     def num_resident(self) -> int:
-        return int((self._locations != ABSENT).sum())
+        return int(self._taken.sum())
 
     def move(self, movement: Movement, keys: FetchKeys, number: int) -> None:
         """Do movement `number` (2t for the late one of step t, 2t + 1 for its ahead one): evictions, then fetches."""
         self._check(movement, number)
         self._write_back(movement.evict_slots)
-        self._locations[movement.evict_slots] = ABSENT
+        self._taken[movement.evict_slots] = False
         self._store.read(
             movement.fetch_locations, keys.ids, keys.tables, keys.missing, self._values, slots=movement.fetch_slots
         )
         self._locations[movement.fetch_slots] = movement.fetch_locations
+        self._taken[movement.fetch_slots] = True
 
     def gather(self, slots: I64, locations: U64, out: F32) -> None:
         """out[i] = vector of the row in slots[i], which must hold the row of locations[i]."""
@@ -89,7 +91,7 @@ class Arena:
             raise PlanError(f"movement {number} fetches two rows into one slot")
         self._scratch[movement.fetch_slots] = NEVER
         self._scratch[movement.evict_slots] = number
-        taken = (self._locations[movement.fetch_slots] != ABSENT) & (self._scratch[movement.fetch_slots] == NEVER)
+        taken = self._taken[movement.fetch_slots] & (self._scratch[movement.fetch_slots] == NEVER)
         if taken.any():
             slot = int(movement.fetch_slots[taken.argmax()])
             raise PlanError(f"movement {number} fetches into slot {slot}, which is not free")
@@ -102,7 +104,7 @@ class Arena:
 
     def _check_held(self, slots: I64, locations: U64, action: str) -> None:
         self._check_slots(slots)
-        wrong = self._locations[slots] != locations
+        wrong = (self._locations[slots] != locations) | ~self._taken[slots]
         if wrong.any():
             i = int(wrong.argmax())
             raise PlanError(f"{action} row {int(locations[i]):#x} in slot {int(slots[i])}, which does not hold it")

@@ -240,7 +240,8 @@ class EmbeddingStage(torch.nn.Module):
 
     def _check_batch(self, batch: Batch) -> None:
         names = tuple(s.name for s in self.schema.sparse)
-        if batch.feature_names != names or len(batch.groups) != len(self.stores):
+        features = [group.features for group in self.schema.groups]
+        if batch.feature_names != names or [group.features for group in batch.groups] != features:
             raise ValueError(f"a batch of the features {batch.feature_names} for a stage of {names}")
         if batch.plan is not None and len(batch.plan.groups) != len(self.stores):
             raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(self.stores)}")

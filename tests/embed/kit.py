@@ -83,7 +83,7 @@ def _group(schema, group, ids, index, num_rows, weights, insert) -> BatchGroup:
     query_ids = np.array(query_ids, np.int64)
     counts = np.bincount(query_ids, minlength=len(seen)).astype(np.int64)
     return BatchGroup(
-        num_features=len(group.features),
+        features=group.features,
         query_ids=torch.from_numpy(query_ids),
         lengths=torch.tensor(lengths, dtype=torch.int32),
         offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)),

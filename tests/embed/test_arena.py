@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import psutil
 import pytest
 
 from headrace.embed.arena import Arena, PlanError
@@ -109,6 +110,11 @@ def test_gathering_a_row_from_a_wrong_slot_is_refused(arena):
 
 
 def test_an_arena_takes_memory_as_it_is_used(store):
-    Arena(1 << 40 >> 12, store)  # 1 GiB of rows
+    rss = psutil.Process().memory_info
+    before = rss().rss
+    arena = Arena(1 << 20, ChunkStore(256, 0))  # 1 GiB of rows
+    arena.move(*movement(fetch=[(100, 1 << 19)]), 0)
+    arena.flush()
+    assert rss().rss - before < 16 << 20
     with pytest.raises(ValueError, match="capacity=-1"):
         Arena(-1, store)

@@ -232,7 +232,7 @@ class TestBagsOf:
         with pytest.raises(ValueError, match="5 offsets for 2 features of 3 rows"):
             bags_of(group, self.LAYOUT, 3)
         with pytest.raises(ValueError, match="1 features for the layout of f0, f1"):
-            bags_of(replace(group, num_features=1), self.LAYOUT, 2)
+            bags_of(replace(group, features=(0,)), self.LAYOUT, 2)
 
     def test_weighted_means_are_refused(self, group):
         layout = replace(self.LAYOUT, mean=np.array([0, 1], np.uint8))

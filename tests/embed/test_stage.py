@@ -184,13 +184,14 @@ def test_columns_are_in_schema_order_and_split_names_them(kit, stream):
     assert torch.equal(torch.cat(list(parts.values()), dim=1), out)
 
 
-class TestSequences:
-    IDS = {"target": [[1], [2]], "history": [[2, 1, 2], []], "user": [[8], [None]]}
+SEQUENCE_IDS = {"target": [[1], [2]], "history": [[2, 1, 2], []], "user": [[8], [None]]}
 
+
+class TestSequences:
     def test_values_and_gradients(self, kit):
         schema = SEQUENCES
         stage = EmbeddingStage(schema, lr=1.0, initializer=Constant(value=0.0))
-        (batch,) = kit.plan_batches([kit.make_batch(schema, self.IDS, kit.ToyIndex())])
+        (batch,) = kit.plan_batches([kit.make_batch(schema, SEQUENCE_IDS, kit.ToyIndex())])
         pooled, found = stage(batch), stage.forward_sequences(batch)
         assert list(found) == ["history"]
         values, offsets = found["history"]
@@ -208,7 +209,7 @@ class TestSequences:
         results = []
         for swap in (False, True):
             stage = EmbeddingStage(SEQUENCES)
-            (batch,) = kit.plan_batches([kit.make_batch(SEQUENCES, self.IDS, kit.ToyIndex())])
+            (batch,) = kit.plan_batches([kit.make_batch(SEQUENCES, SEQUENCE_IDS, kit.ToyIndex())])
             calls = [stage.forward, lambda b, s=stage: s.forward_sequences(b)["history"][0]]
             torch.cat([call(batch).reshape(-1) for call in (calls[::-1] if swap else calls)]).pow(2).sum().backward()
             stage.step(batch)
