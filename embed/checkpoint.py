@@ -1,9 +1,9 @@
 """A whole training run as one folder: loader position, index, embedding rows, dense model and its optimizer.
 
 =====================  ===========================================================================================
-`meta.json`            version, step, schema digest, hyper-parameters of the stage, checksums of the files, and as
-                       plain data (see `plain_data.py`) the loader's state, the extras, and what is no array of the
-                       model's and the optimizer's state
+`meta.json`            version, step, schema, hyper-parameters of the stage, checksums of the files, and as plain data
+                       (see `plain_data.py`) the loader's state, the extras, and what is no array of the model's and
+                       the optimizer's state
 `index.arrow`          the index's own snapshot
 `rows_<g>.arrow`       written rows of group g: location uint64, row fixed-size list of float32 (with optimizer state)
 `dense.npz`            tensors of the model's state
@@ -31,6 +31,7 @@ import torch
 from headrace.embed.plain_data import decode, encode
 from headrace.embed.run_folder import CheckpointError, read_meta, write_folder
 from headrace.embed.stage import EmbeddingStage
+from headrace.formats.schema import Schema, SchemaError
 
 VERSION = 1
 
@@ -76,7 +77,7 @@ def save_run(
     meta = {
         "version": VERSION,
         "step": step,
-        "schema_digest": stage.schema.digest,
+        "schema": stage.schema.to_dict(),
         "stage": _hyper_parameters(stage),
         **{part: encode(values[part], arrays[file], part) for part, file in _PARTS.items()},
     }
@@ -101,7 +102,7 @@ class SavedRun:
     step: int
     loader_state: dict[str, Any]
     extra: dict[str, Any]
-    schema_digest: str
+    schema: Schema
     stage_options: dict[str, Any]
     dense: dict[str, torch.Tensor]
     dense_optimizer: dict[str, Any] | None
@@ -135,11 +136,9 @@ class SavedRun:
             optimizer.load_state_dict(self.dense_optimizer)  # type: ignore[arg-type]
 
     def _check(self, stage: EmbeddingStage, optimizer: torch.optim.Optimizer | None) -> None:
-        if stage.schema.digest != self.schema_digest:
-            raise CheckpointError(
-                f"{self.path} was saved with another schema (digest {self.schema_digest}, the stage has "
-                f"{stage.schema.digest}): columns, tables and their options must be those of the saved run"
-            )
+        if stage.schema != self.schema:
+            what = "; ".join(_differences(self.schema, stage.schema))
+            raise CheckpointError(f"{self.path} was saved with another schema: {what}")
         for name, value in _hyper_parameters(stage).items():
             if name != "lr" and value != self.stage_options.get(name):
                 saved = self.stage_options.get(name)
@@ -163,9 +162,23 @@ def load_run(path: str | os.PathLike[str]) -> SavedRun:
         raise CheckpointError(f"{folder} has version {meta.get('version')!r}; this release reads version {VERSION}")
     arrays = {name: _read_arrays(folder / f"{name}.npz") for name in sorted(set(_PARTS.values()))}
     parts = {part: decode(meta[part], arrays[file]) for part, file in _PARTS.items()}
-    return SavedRun(
-        path=folder, step=meta["step"], schema_digest=meta["schema_digest"], stage_options=meta["stage"], **parts
-    )
+    try:
+        schema = Schema.from_dict(meta["schema"])
+    except SchemaError as error:
+        raise CheckpointError(f"{folder}: its schema is not one of this release: {error}") from error
+    return SavedRun(path=folder, step=meta["step"], schema=schema, stage_options=meta["stage"], **parts)
+
+
+def _differences(saved: Schema, present: Schema) -> list[str]:
+    """One phrase for each kind of column or table that differs."""
+    found = []
+    for kind, before in saved.to_dict().items():
+        now = present.to_dict()[kind]
+        if before != now:
+            lost = [item for item in before if item not in now]
+            new = [item for item in now if item not in before]
+            found.append(f"{kind} (saved: {lost}, now: {new})" if lost or new else f"the order of {kind}")
+    return found
 
 
 def _hyper_parameters(stage: EmbeddingStage) -> dict[str, Any]:

@@ -128,11 +128,8 @@ def test_native_equals_twin_bit_for_bit(case):
     assert pooling.pool_backward(one, grad).tobytes() == twin.pool_backward(one, grad).tobytes()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False)])
 def test_torch_embedding_bag_agrees(mode, weighted, rng):
-    if weighted and mode == "mean":
-        pytest.skip("torch has no weighted mean either")
     ids = [[rng.integers(0, 9, rng.integers(0, 6)).tolist() for _ in range(40)]]
     nnz = sum(map(len, ids[0]))
     weights = rng.random(nnz).astype(np.float32) if weighted else None
