@@ -43,6 +43,13 @@ def test_a_row_never_written_reads_as_its_initial_vector_and_zero_state(make):
 
 
 @BOTH
+def test_absent_is_not_the_last_place_of_the_last_chunk(make):
+    store = make(1, 0, initializer=Constant(value=3))
+    store.write(np.array([pack_location(2**32 - 1, 16_383)], np.uint64), np.ones((1, 1), np.float32))
+    assert read(store, [int(ABSENT), pack_location(2**32 - 1, 16_383)]).tolist() == [[3], [1]]
+
+
+@BOTH
 def test_a_read_never_makes_a_row_written(make):  # its place may go to another key before it was delivered
     store = make(2, 0)
     first = read(store, [PLACES[1]], first=1)

@@ -312,6 +312,13 @@ class TestStep:
         stage.step(batches[0])
         assert stage.state_arrays()["rows_0"].tolist() == [[-3, -3]] * 2
 
+    def test_the_last_batch_may_be_trained_on_again(self, batches, mode):
+        stage = EmbeddingStage(ONE, mode=mode, lr=1.0, initializer=Constant(value=0))
+        for batch in (batches[0], batches[1], batches[1]):
+            stage(batch).sum().backward()
+            stage.step(batch)
+        assert stage.state_arrays()["rows_0"].tolist() == [[-1, -1], [-3, -3], [-2, -2]]
+
     def test_a_copy_of_the_batch_may_be_stepped(self, batches, mode):
         stage = EmbeddingStage(ONE, mode=mode)
         stage(batches[0].to("cpu")).sum().backward()
