@@ -1,0 +1,1 @@
+"""The thin device stage: row store, arena, pooling, update, checkpoint."""

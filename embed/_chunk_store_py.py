@@ -1,0 +1,77 @@
+"""Python twin of the chunk store: a dictionary of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.embed._initializer_py import initial_vectors
+from headrace.embed._optimizers_py import update_rows
+from headrace.embed.initializer import Initializer, Uniform
+from headrace.embed.optimizers import UpdateRule
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
+
+
+class ChunkStore:
+    """Same methods as :class:`headrace.embed.chunk_store.ChunkStore`, without its checks."""
+
+    def __init__(self, dim: int, state_floats: int, *, seed: int = 0, initializer: Initializer | None = None) -> None:
+        self.dim = dim
+        self.width = dim + state_floats
+        self.seed = seed
+        self.initializer = initializer or Uniform()
+        self._rows: dict[int, F32] = {}
+
+    def _row(self, location: int, key: U64, table: U32, missing: Bool) -> F32:
+        row = self._rows.get(location & ((1 << 46) - 1)) if location >> 62 == 0 else None
+        if row is None:
+            row = np.zeros(self.width, np.float32)
+            row[: self.dim] = initial_vectors(self.initializer, self.seed, key, table, missing, self.dim)[0]
+        return row
+
+    def read(self, locations: U64, ids: U64, tables: U32, missing: Bool, out: F32, *, slots: I64 | None = None) -> None:
+        for i, location in enumerate(locations.tolist()):
+            at = i if slots is None else slots[i]
+            one = slice(i, i + 1)
+            out[at] = self._row(location, ids[one], tables[one], missing[one])[: out.shape[1]]
+
+    def write(self, locations: U64, rows: F32, *, slots: I64 | None = None) -> None:
+        for i, location in enumerate(locations.tolist()):
+            self._rows[location & ((1 << 46) - 1)] = rows[i if slots is None else slots[i]].copy()
+
+    def update(self, locations: U64, ids: U64, tables: U32, missing: Bool, grads: F32, rule: UpdateRule) -> None:
+        rows = np.empty((len(locations), self.width), np.float32)
+        self.read(locations, ids, tables, missing, rows)
+        update_rows(rule, rows, grads)
+        self.write(locations, rows)
+
+    def is_written(self, locations: U64) -> Bool:
+        return np.array([x & ((1 << 46) - 1) in self._rows for x in locations.tolist()], np.bool_)
+
+    def forget(self, locations: U64) -> None:
+        for location in locations.tolist():
+            self._rows.pop(location & ((1 << 46) - 1), None)
+
+    def export(self, locations: U64 | None = None) -> tuple[U64, F32]:
+        wanted = set(self._rows)
+        if locations is not None:
+            wanted &= {x & ((1 << 46) - 1) for x in locations.tolist()}
+        keys = sorted(wanted)
+        rows = np.array([self._rows[k] for k in keys], np.float32).reshape(len(keys), self.width)
+        return np.array(keys, np.uint64), rows
+
+    def load(self, locations: U64, rows: F32) -> None:
+        self.clear()
+        self.write(locations, rows)
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+    @property
+    def num_written(self) -> int:
+        return len(self._rows)

@@ -1,0 +1,34 @@
+"""Native part of `pooling.py`: bags of F features x B rows, feature-major; all sums float32, ascending position.
+
+Every function releases the GIL for its real work; inputs may be read-only. `columns` int64 [F] says where a feature's
+values start in an output row (-1: the feature is not pooled), `mean` uint8 [F] whether it is averaged.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+def check_bags(query_ids: I64, offsets: I64, positions: I64, position_offsets: I64) -> None:
+    """Raise IndexError or ValueError unless the kernels below stay inside their arrays."""
+
+def is_one_hot(offsets: I64) -> bool:
+    """Whether every bag has exactly one id."""
+
+def pool_forward(
+    rows: F32, query_ids: I64, offsets: I64, weights: F32 | None, columns: I64, mean: U8, out: F32
+) -> None:
+    """Pool rows [U, dim] into the columns of the pooled features of out [B, stride]; call `check_bags` before."""
+
+def bag_terms(offsets: I64, columns: I64, mean: U8, stride: int, starts: I64, divisors: F32 | None) -> None:
+    """For each id, where its bag's gradient starts in [B, stride] (-1: not pooled), and the size of a mean bag, else 1."""
+
+def segment_sum(
+    grad: F32, starts: I64, factors: F32 | None, divide: bool, positions: I64, position_offsets: I64, out: F32
+) -> None:
+    """out[u] = sum over the positions p of row u of grad[starts[p] : + dim], times (or divided by) factors[p].
+
+    A position with start -1 is left out; a row without any gets 0. Call `check_bags` before.
+    """

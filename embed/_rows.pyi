@@ -1,0 +1,69 @@
+"""Native part of the chunk store and of the arena; the checked fronts are `chunk_store.py` and `arena.py`.
+
+Every function releases the GIL for its real work. Inputs may be read-only. One caller at a time for a store: nothing is
+locked. `missing` is a bool array viewed as uint8. `kind`, `first`, `second` are those of `initializer.Initializer.native`;
+`kind`, `lr`, `eps` of an update those of `optimizers.UpdateRule`.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+
+def philox4x32(words: U32, key0: int, key1: int) -> None:
+    """Replace the counter `words` uint32 [4] by its 4 random words."""
+
+def initial_vectors(
+    ids: U64, tables: U32, missing: U8, seed: int, kind: int, first: float, second: float, out: F32
+) -> None:
+    """Fill out [n, dim] with the initial vectors of n keys."""
+
+def update_rows(rows: F32, grads: F32, kind: int, lr: float, eps: float) -> None:
+    """One optimizer step in place on rows [n, dim + state], grads [n, dim]."""
+
+class SlotRows:
+    """Arena rows by slot; a slot outside the arena raises IndexError before anything is done."""
+
+    @staticmethod
+    def gather(source: F32, slots: I64, out: F32) -> None:
+        """out[i] = source[slots[i], :out.shape[1]]."""
+
+    @staticmethod
+    def update(arena: F32, slots: I64, grads: F32, kind: int, lr: float, eps: float) -> None:
+        """One optimizer step on arena[slots[i]] with grads[i]; slots must be unique."""
+
+class RowStore:
+    """Rows by location: tier bits must be 0, rank bits are ignored. A bad location raises ValueError before any change."""
+
+    def __init__(self, dim: int, state_floats: int, seed: int, kind: int, first: float, second: float) -> None: ...
+    def read(self, locations: U64, ids: U64, tables: U32, missing: U8, out: F32, slots: I64 | None = None) -> None:
+        """Row i (its vector, or vector and state, by the width of `out`) to out[i], or to out[slots[i]].
+
+        A row never written, or ABSENT, reads as its initial vector and zero state. Nothing in the store changes.
+        """
+
+    def write(self, locations: U64, rows: F32, slots: I64 | None = None) -> None:
+        """rows[i], or rows[slots[i]], with state, to row i, which is then written."""
+
+    def update(
+        self, locations: U64, ids: U64, tables: U32, missing: U8, grads: F32, kind: int, lr: float, eps: float
+    ) -> None:
+        """One optimizer step in place; a row never written starts from its initial vector and is then written."""
+
+    def is_written(self, locations: U64, out: U8) -> None: ...
+    def forget(self, locations: U64) -> None:
+        """Make rows unwritten again (their place may be given to another key)."""
+
+    def num_written(self) -> int: ...
+    def written_locations(self, out: U64) -> None:
+        """Fill out [num_written()], ascending, rank bits 0."""
+
+    def clear(self) -> None:
+        """Forget every row and give its memory back."""
+
+    def reserved_bytes(self) -> int:
+        """Address space of the chunks in use; only touched pages take memory."""

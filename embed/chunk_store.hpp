@@ -1,0 +1,226 @@
+// Rows of one row layout in host memory, by location: sparse chunk numbers -> lazily mapped blocks of 16,384 rows.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "init_rows.hpp"
+#include "update.hpp"
+
+namespace headrace {
+
+constexpr int64_t kChunkRows = 1 << 14;
+constexpr uint64_t kAbsent = ~uint64_t{0};
+constexpr int64_t kAhead = 8;  // rows looked ahead by the software prefetch
+
+// Zeroed pages that cost memory only once touched.
+inline void* map_pages(size_t bytes) {
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    return at;
+}
+
+// Header of a block; its rows follow it in the same mapping.
+struct alignas(64) Block {
+    int64_t num_written;
+    uint64_t written[kChunkRows / 64];
+
+    float* row(uint64_t offset, int64_t width) noexcept {
+        return reinterpret_cast<float*>(this + 1) + offset * static_cast<uint64_t>(width);
+    }
+    bool has(uint64_t offset) const noexcept { return written[offset >> 6] >> (offset & 63) & 1; }
+    void set(uint64_t offset) noexcept {
+        num_written += !has(offset);
+        written[offset >> 6] |= uint64_t{1} << (offset & 63);
+    }
+    void unset(uint64_t offset) noexcept {
+        num_written -= has(offset);
+        written[offset >> 6] &= ~(uint64_t{1} << (offset & 63));
+    }
+};
+
+// 32-bit chunk number -> block, a page table of two levels of 16 bits each.
+class ChunkTable {
+  public:
+    explicit ChunkTable(int64_t width)
+        : block_bytes_(sizeof(Block) + static_cast<size_t>(kChunkRows * width) * sizeof(float)),
+          top_(static_cast<Block***>(map_pages(kLeafBytes))) {}
+    ~ChunkTable() {
+        clear();
+        munmap(top_, kLeafBytes);
+    }
+    ChunkTable(const ChunkTable&) = delete;
+    ChunkTable& operator=(const ChunkTable&) = delete;
+
+    Block* find(uint32_t chunk) const noexcept {
+        Block** leaf = top_[chunk >> 16];
+        return leaf ? leaf[chunk & 0xFFFF] : nullptr;
+    }
+
+    Block* ensure(uint32_t chunk) {
+        Block**& leaf = top_[chunk >> 16];
+        if (!leaf) leaf = static_cast<Block**>(map_pages(kLeafBytes));
+        Block*& block = leaf[chunk & 0xFFFF];
+        if (!block) {
+            chunks_.push_back(chunk);
+            try {
+                block = static_cast<Block*>(map_pages(block_bytes_));
+            } catch (...) {
+                chunks_.pop_back();
+                throw;
+            }
+        }
+        return block;
+    }
+
+    void clear() noexcept {
+        for (uint32_t chunk : chunks_) munmap(top_[chunk >> 16][chunk & 0xFFFF], block_bytes_);
+        for (uint32_t chunk : chunks_) {
+            Block**& leaf = top_[chunk >> 16];
+            if (leaf) munmap(leaf, kLeafBytes);
+            leaf = nullptr;
+        }
+        chunks_.clear();
+    }
+
+    const std::vector<uint32_t>& chunks() const noexcept { return chunks_; }
+    int64_t reserved_bytes() const noexcept { return static_cast<int64_t>(chunks_.size() * block_bytes_); }
+
+  private:
+    static constexpr size_t kLeafBytes = 65536 * sizeof(void*);
+    size_t block_bytes_;
+    Block*** top_;
+    std::vector<uint32_t> chunks_;
+};
+
+// What the keys of the rows are, in the order of the locations.
+struct Keys {
+    const uint64_t* ids;
+    const uint32_t* tables;
+    const uint8_t* missing;
+};
+
+class RowStore {
+  public:
+    RowStore(int64_t dim, int64_t state, Initializer init)
+        : dim_(dim), width_(dim + state), init_(init), table_(dim + state) {}
+
+    // Position of the first location whose tier bits are not 0 (ABSENT aside, if allowed), or -1.
+    static int64_t first_invalid(const uint64_t* locations, int64_t n, bool allow_absent) noexcept {
+        for (int64_t i = 0; i < n; ++i)
+            if (locations[i] >> 62 && !(allow_absent && locations[i] == kAbsent)) return i;
+        return -1;
+    }
+
+    // Row i -> out + (slots ? slots[i] : i) * stride, `width` floats (dim, or dim + state); unwritten rows are made.
+    void read(const uint64_t* locations, Keys keys, int64_t n, const int64_t* slots, float* out, int64_t stride,
+              int64_t width) const noexcept {
+        for (int64_t i = 0; i < n; ++i) {
+            if (i + kAhead < n) prefetch(locations[i + kAhead]);
+            float* to = out + (slots ? slots[i] : i) * stride;
+            Block* block = locations[i] == kAbsent ? nullptr : table_.find(chunk_of(locations[i]));
+            if (block && block->has(offset_of(locations[i])))
+                std::memcpy(to, block->row(offset_of(locations[i]), width_),
+                            static_cast<size_t>(width) * sizeof(float));
+            else
+                initial_row(keys, i, width, to);
+        }
+    }
+
+    // rows + (slots ? slots[i] : i) * width -> row i, with its state; marks it as written.
+    void write(const uint64_t* locations, int64_t n, const int64_t* slots, const float* rows) {
+        for (int64_t i = 0; i < n; ++i) {
+            if (i + kAhead < n) prefetch(locations[i + kAhead]);
+            Block* block = table_.ensure(chunk_of(locations[i]));
+            std::memcpy(block->row(offset_of(locations[i]), width_), rows + (slots ? slots[i] : i) * width_,
+                        static_cast<size_t>(width_) * sizeof(float));
+            block->set(offset_of(locations[i]));
+        }
+    }
+
+    // One optimizer step on each row, in place; a row that was never written starts from its initial vector.
+    void update(const uint64_t* locations, Keys keys, int64_t n, const float* grads, Rule rule) {
+        for (int64_t i = 0; i < n; ++i) {
+            if (i + kAhead < n) prefetch(locations[i + kAhead]);
+            Block* block = table_.ensure(chunk_of(locations[i]));
+            float* row = block->row(offset_of(locations[i]), width_);
+            if (!block->has(offset_of(locations[i]))) {
+                initial_row(keys, i, width_, row);
+                block->set(offset_of(locations[i]));
+            }
+            update_row(rule, dim_, row, grads + i * dim_);
+        }
+    }
+
+    void is_written(const uint64_t* locations, int64_t n, uint8_t* out) const noexcept {
+        for (int64_t i = 0; i < n; ++i) {
+            Block* block = table_.find(chunk_of(locations[i]));
+            out[i] = block && block->has(offset_of(locations[i]));
+        }
+    }
+
+    void forget(const uint64_t* locations, int64_t n) noexcept {
+        for (int64_t i = 0; i < n; ++i)
+            if (Block* block = table_.find(chunk_of(locations[i]))) block->unset(offset_of(locations[i]));
+    }
+
+    int64_t num_written() const noexcept {
+        int64_t total = 0;
+        for (uint32_t chunk : table_.chunks()) total += table_.find(chunk)->num_written;
+        return total;
+    }
+
+    // Locations of the written rows, ascending; `out` has room for num_written().
+    void written_locations(uint64_t* out) const {
+        std::vector<uint32_t> chunks = table_.chunks();
+        std::sort(chunks.begin(), chunks.end());
+        for (uint32_t chunk : chunks) {
+            const Block* block = table_.find(chunk);
+            for (uint64_t offset = 0; offset < static_cast<uint64_t>(kChunkRows); ++offset)
+                if (block->has(offset)) *out++ = uint64_t{chunk} << 14 | offset;
+        }
+    }
+
+    void clear() noexcept { table_.clear(); }
+    int64_t reserved_bytes() const noexcept { return table_.reserved_bytes(); }
+
+  private:
+    static uint32_t chunk_of(uint64_t location) noexcept { return static_cast<uint32_t>(location >> 14); }
+    static uint64_t offset_of(uint64_t location) noexcept { return location & (kChunkRows - 1); }
+
+    void initial_row(Keys keys, int64_t i, int64_t width, float* to) const noexcept {
+        initial_vector(init_, keys.ids[i], keys.tables[i], keys.missing[i] != 0, dim_, to);
+        for (int64_t j = dim_; j < width; ++j) to[j] = 0.0f;
+    }
+
+    void prefetch(uint64_t location) const noexcept {
+        Block* block = table_.find(chunk_of(location));
+        if (!block) return;
+        const uint64_t offset = offset_of(location);
+        __builtin_prefetch(&block->written[offset >> 6]);
+        const char* row = reinterpret_cast<const char*>(block->row(offset, width_));
+        const int64_t bytes = std::min<int64_t>(width_ * static_cast<int64_t>(sizeof(float)), 512);
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+    }
+
+    int64_t dim_;
+    int64_t width_;
+    Initializer init_;
+    ChunkTable table_;
+};
+
+// out[i] = source[slots[i]], the first `width` floats of each row.
+inline void gather_slots(const float* source, int64_t stride, const int64_t* slots, int64_t n, float* out,
+                         int64_t width) noexcept {
+    for (int64_t i = 0; i < n; ++i) {
+        if (i + kAhead < n) __builtin_prefetch(source + slots[i + kAhead] * stride);
+        std::memcpy(out + i * width, source + slots[i] * stride, static_cast<size_t>(width) * sizeof(float));
+    }
+}
+
+}  // namespace headrace

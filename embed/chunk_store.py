@@ -1,0 +1,110 @@
+"""Rows of one row layout in host memory, found by location.
+
+A chunk (16,384 rows) is mapped when one of its rows is first written; pages that no row touches cost nothing. A row is
+*written* from its first write-back or update on. Until then it is a formula: it reads as its initial vector and zero
+state. Reads and prefetches never make a row written, because the place of a key that was looked up ahead but never
+delivered may be given to another key.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.embed._rows import RowStore
+from headrace.embed.initializer import Initializer, Uniform, check_seed
+from headrace.embed.optimizers import UpdateRule
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
+
+PLACE_MASK = np.uint64((1 << 46) - 1)
+"""Chunk and offset bits of a location; the owner rank is not looked at here."""
+
+
+class ChunkStore:
+    """Rows float32 [dim + state_floats] by location; one caller at a time.
+
+    Locations are uint64 [n] with tier bits 0; in reads ABSENT stands for a row that nobody has. Keys are uint64 [n] raw
+    ids, uint32 [n] table uids and bool [n] missing flags in the order of the locations. Inputs may be read-only. A bad
+    location or shape raises ValueError before anything changes; out of memory is MemoryError.
+    """
+
+    def __init__(self, dim: int, state_floats: int, *, seed: int = 0, initializer: Initializer | None = None) -> None:
+        self.dim = dim
+        self.width = dim + state_floats
+        self.seed = check_seed(seed)
+        self.initializer = initializer or Uniform()
+        self._rows = RowStore(dim, state_floats, self.seed, *self.initializer.native())
+
+    def read(self, locations: U64, ids: U64, tables: U32, missing: Bool, out: F32, *, slots: I64 | None = None) -> None:
+        """Read rows into out[i], or out[slots[i]]: vectors if `out` is [.., dim] wide, with state if [.., width]."""
+        self._rows.read(locations, ids, tables, missing.view(np.uint8), out, slots)
+
+    def write(self, locations: U64, rows: F32, *, slots: I64 | None = None) -> None:
+        """Write rows[i], or rows[slots[i]], float32 [width]; the rows are then written."""
+        self._rows.write(locations, rows, slots)
+
+    def update(self, locations: U64, ids: U64, tables: U32, missing: Bool, grads: F32, rule: UpdateRule) -> None:
+        """One optimizer step in place with grads float32 [n, dim]; locations must be unique."""
+        self._rows.update(locations, ids, tables, missing.view(np.uint8), grads, *rule.native)
+
+    def is_written(self, locations: U64) -> Bool:
+        out = np.zeros(len(locations), np.bool_)
+        self._rows.is_written(locations, out.view(np.uint8))
+        return out
+
+    def forget(self, locations: U64) -> None:
+        """Make rows unwritten again, before their places are given to other keys."""
+        self._rows.forget(locations)
+
+    def export(self, locations: U64 | None = None) -> tuple[U64, F32]:
+        """(locations uint64 [n] ascending, rows float32 [n, width]) of the written rows, rank bits 0.
+
+        With `locations`, of those of them that are written.
+        """
+        if locations is None:
+            wanted = np.empty(self.num_written, np.uint64)
+            self._rows.written_locations(wanted)
+        else:
+            wanted = np.unique(locations & PLACE_MASK)
+            wanted = wanted[self.is_written(wanted)]
+        rows = np.empty((len(wanted), self.width), np.float32)
+        nothing = np.zeros(len(wanted), np.uint64)  # every row is written, so no key is looked at
+        self._rows.read(wanted, nothing, nothing.astype(np.uint32), nothing.astype(np.uint8), rows)
+        return wanted, rows
+
+    def load(self, locations: U64, rows: F32) -> None:
+        """Replace the contents by what :meth:`export` gave; see :meth:`check_export` for what is refused."""
+        self.check_export(locations, rows)
+        self.clear()
+        self.write(locations, rows)
+
+    def check_export(self, locations: U64, rows: F32) -> None:
+        """ValueError unless locations uint64 [n] are unique and in host memory, and rows are float32 [n, width]."""
+        if locations.dtype != np.uint64 or rows.dtype != np.float32:
+            raise ValueError(f"locations of {locations.dtype} and rows of {rows.dtype}, not uint64 and float32")
+        if rows.ndim != 2 or rows.shape != (len(locations), self.width):
+            raise ValueError(f"rows of shape {rows.shape} for {len(locations)} locations and rows of {self.width}")
+        places = np.sort(locations & PLACE_MASK)
+        twice = places[1:][places[1:] == places[:-1]]
+        if len(twice):
+            raise ValueError(f"location {int(twice[0]):#x} occurs twice")
+        if np.any(locations >> np.uint64(62)):
+            raise ValueError("a location has tier bits that are not 0")
+
+    def clear(self) -> None:
+        """Forget every row and give its memory back."""
+        self._rows.clear()
+
+    @property
+    def num_written(self) -> int:
+        return self._rows.num_written()
+
+    @property
+    def nbytes(self) -> int:
+        """Address space of the chunks in use, in bytes; memory is taken only by pages that rows have touched."""
+        return self._rows.reserved_bytes()

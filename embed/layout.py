@@ -1,0 +1,84 @@
+"""Where each feature's values stand: its group, its place in the group, its columns of the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.formats.schema import OPTIMIZER_STATE_FLOATS, OptimizerName, Schema
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """One row layout; F features in the order of the batch's group.
+
+    `columns` int64 [F] is where a feature's values start in an output row, -1 for a sequence (pooling none); `mean`
+    uint8 [F] is 1 where a bag is averaged.
+    """
+
+    dim: int
+    optimizer: OptimizerName
+    features: tuple[str, ...]
+    columns: I64
+    mean: U8
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of optimizer state behind the vector of a row."""
+        return OPTIMIZER_STATE_FLOATS[self.optimizer]
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether any feature has columns in the output."""
+        return bool((self.columns >= 0).any())
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """Positions in `features` of those that are not pooled."""
+        return tuple(np.flatnonzero(self.columns < 0).tolist())
+
+
+@dataclass(frozen=True)
+class FeatureLayout:
+    """All groups, and the columns of the output in schema order.
+
+    `feature_dims` maps each pooled feature to its number of columns, in the order of the columns.
+    """
+
+    groups: tuple[GroupLayout, ...]
+    feature_dims: dict[str, int]
+
+    @property
+    def output_dim(self) -> int:
+        return sum(self.feature_dims.values())
+
+
+def feature_layout(schema: Schema) -> FeatureLayout:
+    """Layout of a schema: groups interleave in schema order, sequences take no columns."""
+    dim_of = {position: group.dim for group in schema.groups for position in group.features}
+    columns: dict[int, int] = {}
+    feature_dims: dict[str, int] = {}
+    start = 0
+    for position, feature in enumerate(schema.sparse):
+        if feature.pooling == "none":
+            columns[position] = -1
+            continue
+        columns[position] = start
+        feature_dims[feature.name] = dim_of[position]
+        start += dim_of[position]
+    groups = tuple(
+        GroupLayout(
+            dim=group.dim,
+            optimizer=group.optimizer,
+            features=tuple(schema.sparse[p].name for p in group.features),
+            columns=np.array([columns[p] for p in group.features], np.int64),
+            mean=np.array([schema.sparse[p].pooling == "mean" for p in group.features], np.uint8),
+        )
+        for group in schema.groups
+    )
+    return FeatureLayout(groups, feature_dims)

@@ -1,0 +1,259 @@
+"""A run saved and restored: same bits afterwards, other processes, old versions, wrong stages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.embed import checkpoint, run_folder
+from headrace.embed.checkpoint import load_run, save_run
+from headrace.embed.initializer import Normal
+from headrace.embed.run_folder import CheckpointError
+from headrace.embed.stage import EmbeddingStage
+from headrace.formats.schema import Schema, Sparse, Table
+
+SCHEMA = Schema(
+    sparse=(Sparse(name="a"), Sparse(name="b", multi_hot=True, pooling="mean")),
+    tables=(Table(name="a", dim=4), Table(name="b", dim=2, optimizer="sgd")),
+)
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+}
+OLD_RUN = Path(__file__).with_name("data") / "run_v1"
+
+
+class FakeIndex:
+    """An index of which only the snapshot counts."""
+
+    def __init__(self, content=""):
+        self.content = content
+
+    def write_snapshot(self, path):
+        Path(path).write_text(self.content)
+
+    def read_snapshot(self, path):
+        self.content = Path(path).read_text()
+
+
+class Run:
+    """Stage, dense model and optimizer on a fixed stream."""
+
+    def __init__(self, *, optimizer="adam", mode="direct", **options):
+        torch.manual_seed(3)
+        self.stage = EmbeddingStage(SCHEMA, **{"lr": 0.05, "seed": 8, **options}, mode=mode)
+        self.model = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+
+    def train(self, batches):
+        for batch in batches:
+            self.optimizer.zero_grad()
+            self.model(self.stage(batch)).pow(2).mean().backward()
+            self.optimizer.step()
+            self.stage.step(batch)
+
+    def bits(self):
+        arrays = [*self.model.state_dict().values(), *self.stage.state_arrays().values()]
+        return [np.asarray(a).tobytes() for a in arrays]
+
+    def save(self, path, **options):
+        defaults = {"loader_state": {"epoch": 1}, "index": FakeIndex("keys"), "step": 5, "extra": {"best": 0.5}}
+        parts = {"stage": self.stage, "model": self.model, "optimizer": self.optimizer}
+        save_run(path, **{**defaults, **parts, **options})
+
+    def restore(self, path, **options):
+        parts = {"stage": self.stage, "model": self.model, "optimizer": self.optimizer}
+        run = load_run(path)
+        run.restore(**{**parts, **options})
+        return run
+
+
+@pytest.fixture
+def batches(kit):
+    rng, index = np.random.default_rng(2), kit.ToyIndex()
+    return [kit.make_batch(SCHEMA, kit.random_ids(SCHEMA, 8, rng), index) for _ in range(10)]
+
+
+@pytest.mark.parametrize("modes", [("direct", "arena"), ("arena", "direct")])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_a_resumed_run_ends_with_the_same_bits(kit, batches, tmp_path, optimizer, modes):  # P60
+    first, rest = kit.plan_batches(batches[:5]), kit.plan_batches(batches[5:], run=2, window=1, spare=3)
+    whole = Run(optimizer=optimizer, mode=modes[0])
+    whole.train(first)
+    whole.stage.lr = 0.02
+    whole.save(tmp_path / "run")
+    resumed = Run(optimizer=optimizer, mode=modes[1])
+    torch.nn.init.zeros_(resumed.model[0].weight)
+    index = FakeIndex()
+    run = resumed.restore(tmp_path / "run", index=index)
+    assert (run.step, run.loader_state, run.extra, index.content) == (5, {"epoch": 1}, {"best": 0.5}, "keys")
+    assert resumed.stage.lr == 0.02
+    assert resumed.bits() == whole.bits()
+    for one in (whole, resumed):
+        one.train(rest)
+    assert resumed.bits() == whole.bits()
+
+
+IN_ANOTHER_PROCESS = """
+import sys
+from headrace.embed.checkpoint import load_run
+from headrace.embed.stage import EmbeddingStage
+import torch
+run = load_run(sys.argv[1])
+stage = EmbeddingStage(run.schema, seed=8)
+model = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+run.restore(stage=stage, model=model, optimizer=torch.optim.Adam(model.parameters()))
+import hashlib
+state = hashlib.sha256()
+for array in [*model.state_dict().values(), *stage.state_arrays().values()]:
+    state.update(memoryview(array.numpy() if isinstance(array, torch.Tensor) else array).tobytes())
+print(state.hexdigest())
+"""
+
+
+def test_a_fresh_process_reads_the_same_rows(kit, batches, tmp_path):  # P60
+    import hashlib
+
+    run = Run()
+    run.train(kit.plan_batches(batches))
+    run.save(tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")},
+    )
+    assert done.stdout.split() == [hashlib.sha256(b"".join(run.bits())).hexdigest()], done.stderr
+
+
+def test_saving_does_not_disturb_the_run(kit, batches, tmp_path):
+    planned = kit.plan_batches(batches, window=1, spare=2)
+    runs = [Run(mode="arena"), Run(mode="arena")]
+    for t, batch in enumerate(planned):
+        for run in runs:
+            run.train([batch])
+        runs[0].save(tmp_path / "run", step=t)
+    assert runs[0].bits() == runs[1].bits()
+    assert load_run(tmp_path / "run").step == 9
+
+
+def test_states_with_arrays_and_tuples_come_back(tmp_path):
+    state = {"order": np.arange(3), "pair": (1, None), "by_worker": {0: {"at": 2.5}}, "raw": b"\x00\xff"}
+    Run().save(tmp_path / "run", loader_state=state, extra=None)
+    run = load_run(tmp_path / "run")
+    assert run.loader_state.pop("order").tolist() == [0, 1, 2]
+    assert run.loader_state == {"pair": (1, None), "by_worker": {0: {"at": 2.5}}, "raw": b"\x00\xff"}
+    assert run.extra == {}
+
+
+def test_what_is_not_plain_data_is_refused_and_leaves_the_old_run(tmp_path):
+    run = Run()
+    run.save(tmp_path / "run")
+    with pytest.raises(TypeError, match=r"extra\['f'\] is a function"):
+        run.save(tmp_path / "run", step=9, extra={"f": lambda: 0})
+    assert load_run(tmp_path / "run").step == 5
+
+
+def test_a_run_that_was_never_trained(tmp_path):
+    run = Run()
+    run.save(tmp_path / "run")
+    other = Run()
+    other.restore(tmp_path / "run")
+    assert other.bits() == run.bits()
+
+
+def changed_schema():
+    return replace(SCHEMA, tables=(Table(name="a", dim=8), SCHEMA.tables[1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EmbeddingStage(changed_schema(), seed=8), r"another schema: tables \(saved: .*'dim': 4.*'dim': 8"),
+        (
+            lambda: EmbeddingStage(replace(SCHEMA, sparse=SCHEMA.sparse[::-1], tables=SCHEMA.tables[::-1]), seed=8),
+            "the order of sparse; the order of tables",
+        ),
+        (lambda: EmbeddingStage(SCHEMA, seed=9), "saved with seed=8, the stage has seed=9"),
+        (lambda: EmbeddingStage(SCHEMA, seed=8, eps=1e-10), "saved with eps=1e-08, the stage has eps=1e-10"),
+        (lambda: EmbeddingStage(SCHEMA, seed=8, initializer=Normal()), "saved with initializer=.*Uniform.*Normal"),
+    ],
+)
+def test_another_stage_is_refused_and_nothing_changes(kit, batches, tmp_path, make, message):  # P55
+    run = Run()
+    run.train(kit.plan_batches(batches))
+    run.save(tmp_path / "run")
+    index, model, stage = FakeIndex(), Run().model, make()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=message):
+        load_run(tmp_path / "run").restore(stage=stage, model=model, optimizer=run.optimizer, index=index)
+    assert index.content == ""
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert stage.stores[0].num_written == 0
+
+
+def test_an_optimizer_must_be_on_both_sides(tmp_path):
+    run = Run()
+    run.save(tmp_path / "run", optimizer=None)
+    with pytest.raises(CheckpointError, match="saved with no optimizer"):
+        run.restore(tmp_path / "run")
+    run.restore(tmp_path / "run", optimizer=None)
+    run.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="saved with an optimizer"):
+        run.restore(tmp_path / "run", optimizer=None)
+
+
+@pytest.mark.parametrize("name", ["index.arrow", "rows_0.arrow", "rows_1.arrow", "dense.npz", "dense_optimizer.npz"])
+def test_a_damaged_file_is_named(kit, batches, tmp_path, name):
+    run = Run()
+    run.train(kit.plan_batches(batches))
+    run.save(tmp_path / "run")
+    content = bytearray((tmp_path / "run" / name).read_bytes())
+    content[len(content) // 2] ^= 4
+    (tmp_path / "run" / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        load_run(tmp_path / "run")
+
+
+def test_versions_to_come_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    Run().save(tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="has version 2; this release reads version 1"):
+        load_run(tmp_path / "run")
+
+
+def test_schemas_to_come_are_refused(tmp_path):
+    path = tmp_path / "run"
+    Run().save(path)
+    meta = json.loads((path / "meta.json").read_text())
+    meta["schema"]["tables"][0]["precision"] = "half"
+    del meta["checksum"]
+    (path / "meta.json").write_text(json.dumps({**meta, "checksum": run_folder._content_digest(meta)}))
+    with pytest.raises(CheckpointError, match="unknown key 'precision'"):
+        load_run(path)
+
+
+def test_checkpoints_of_version_1_are_read_for_ever(kit):  # P59: the folder in data/ was written by release 0.1
+    run = Run(optimizer="adagrad")
+    index = FakeIndex()
+    saved = run.restore(OLD_RUN, index=index)
+    assert (saved.step, saved.loader_state, saved.extra) == (4, {"epoch": 1, "at": (2, 3)}, {"auc": 0.75})
+    assert index.content == "a snapshot\n"
+    assert run.stage.lr == 0.25
+    state = run.stage.state_arrays()
+    assert state["locations_0"].tolist() == [5, (65_536 << 14) + 3]
+    assert state["rows_0"].tolist() == [[1, 2, 3, 4, 0.5], [5, 6, 7, 8, 0.25]]
+    assert state["locations_1"].tolist() == [9]
+    assert state["rows_1"].tolist() == [[-1, -2]]
+    assert run.model[0].bias.tolist() == [1, 2, 3]
+    assert run.optimizer.state_dict()["state"][0]["step"].item() == 1
