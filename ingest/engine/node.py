@@ -44,7 +44,7 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
 
     What the base class makes of the hooks (s is a state, s(k) the state after k delivered items):
 
-    - ``reset(s(k))`` then ``next()`` gives item k + 1, for every k, the last included; right after ``reset(s)`` the state
+    - ``reset(s(k))`` then ``next()`` gives item k + 1, for every k, the last included; after ``reset(s)`` the state
       equals s.
     - After the end ``next()`` raises StopIteration until ``reset()``; after an error, that error. A failed ``next()``
       delivers nothing: the state stays that of the last delivered item, so a reset to it tries the failed item again.

@@ -100,6 +100,19 @@ class ForeignSource(Node[T]):
     def _state(self) -> State:
         return {"state": copy.deepcopy(self._node.state_dict())}
 
+    def _upstream(self) -> tuple[Node[Any], ...]:
+        """A node of ours under the foreign one, so that waking, closing and statistics reach it."""
+        node: Any = self._node
+        while isinstance(node, BaseNode) and not isinstance(node, Node):
+            node = getattr(node, "source", None)
+        return (node,) if isinstance(node, Node) else ()
+
+    def _defer_delivery(self) -> None:
+        self._deferred = True  # not further: what a foreign node makes of an item, a node of ours cannot know again
+
+    def delivered(self, item: object) -> None:
+        """Ends here: a node of ours under a foreign one counts an item as delivered when it hands it to that node."""
+
     def _close(self) -> None:
         for name in ("close", "shutdown"):
             end: Any = getattr(self._node, name, None)
