@@ -303,8 +303,11 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
             self._cached = before
             self._fail(error)
             raise
+        finally:
+            seconds = time.perf_counter() - started
+            self._meter.next_s += seconds
         self._cached = None
-        self._meter.delivered(item, time.perf_counter() - started)
+        self._meter.delivered(item, seconds)
         return item
 
     def _restart(self, state: State | None) -> None:

@@ -222,6 +222,7 @@ class OrderedRun(Generic[S, T]):
                 self._outcomes[number] = outcome
             if number == self._taken:
                 self._ready.notify_all()
+        del outcome  # an error's traceback reaches this frame, as the caller of the one that caught it
 
     def _left(self, crash: BaseException | None) -> None:
         with self._lock:
@@ -237,9 +238,6 @@ def apply_to(function: Callable[[S], T], item: S) -> T:
         return function(item)
     except StopIteration as error:
         raise RuntimeError(f"{function!r} raised StopIteration") from error
-
-
-# The two below catch in a frame that holds nothing: the traceback of an error keeps the frame that caught it.
 
 
 def _try_pull(pull: Pull[Any]) -> _Outcome:

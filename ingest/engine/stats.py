@@ -84,7 +84,6 @@ class Meter:
     def delivered(self, item: object, seconds: float) -> None:
         self.items += 1
         self.bytes += item_bytes(item)
-        self.next_s += seconds
         self.latency.add(seconds)
 
 
