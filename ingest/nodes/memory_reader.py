@@ -40,7 +40,7 @@ class MemoryReader:
     Blocks have at most `block_lines` lines and never span files.
     """
 
-    schema = Schema(dense=(Dense("x"),))
+    schema = Schema(dense=(Dense(name="x"),))
 
     def __init__(
         self,
