@@ -173,6 +173,8 @@ class OrderedRun(Generic[S, T]):
             self._ready.wait(left)
 
     def signal_stop(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child has none of the threads, and one of them may have held the lock
         with self._lock:
             self._stopping = True
             dropped, self._outcomes = self._outcomes, {}

@@ -18,7 +18,7 @@ class ParallelMap(BufferedMap[T]):
     `num_workers` threads call `fn` side by side (it pays where `fn` releases the GIL), with at most
     ``num_workers * prefetch_factor`` items pulled and not yet delivered; 0 calls it inline. An error of `fn` is raised
     where its item would have come; a StopIteration out of `fn` is an error (RuntimeError), never the end.
-    `timeout_s`: waiting longer than this for an item raises TimeoutError.
+    `timeout_s`: waiting longer than this for the threads' next item raises TimeoutError (inline work cannot be timed).
     """
 
     def __init__(

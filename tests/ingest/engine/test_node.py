@@ -1,3 +1,5 @@
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -168,6 +170,20 @@ def test_close_from_inside_is_done_on_the_way_out() -> None:  # a signal handler
     with pytest.raises(NodeClosedError):
         next(node)
     assert closed == ["ClosesItself"]
+
+
+def test_a_signal_handler_may_close_while_the_main_thread_waits() -> None:
+    node = Prefetch(Prefetch(BlockingSource([1])))
+    before = signal.signal(signal.SIGUSR1, lambda *_: node.close())
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(NodeClosedError):
+            node.next()
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert node._run is None
 
 
 def test_reset_waits_for_a_slow_next_of_another_thread() -> None:

@@ -20,6 +20,7 @@ from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.ordered import OrderedRun
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.engine.threads import _stop_all
 
 SOURCE_ROOT = str(Path(__file__).resolve().parents[3] / "src")
 
@@ -149,21 +150,57 @@ def test_no_more_threads_to_be_had_is_an_error_and_leaves_none(monkeypatch: pyte
     assert list(node) == list(range(10))
 
 
-def test_use_after_a_fork_is_refused() -> None:  # L46
+def test_after_a_fork_use_is_refused_and_stopping_does_not_hang() -> None:  # L46
     node = Prefetch(ListSource(range(10)))
     next(node)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            next(node)
-        except RuntimeError as error:
-            code = 0 if "was forked" in str(error) else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
+    run = node._run
+    assert isinstance(run, OrderedRun)
+    with _held_by_another_thread(run._lock):  # as a worker might, at the moment of the fork
+        child = os.fork()
+        if child == 0:
+            _exit_of_forked_child(node)
+    deadline = time.monotonic() + 20
+    done, status = 0, 0
+    while not done and time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.005)
+    if not done:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert done
     assert os.waitstatus_to_exitcode(status) == 0
     node.close()
+
+
+def _exit_of_forked_child(node: Node[int]) -> None:
+    code = 1
+    try:
+        next(node)
+    except RuntimeError as error:
+        code = 0 if "was forked" in str(error) else 2
+    try:
+        node.close()
+        _stop_all()
+    except BaseException:
+        code = 3
+    os._exit(code)
+
+
+@contextmanager
+def _held_by_another_thread(lock: threading.RLock) -> Iterator[None]:  # type: ignore[valid-type]
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:  # type: ignore[attr-defined]
+            held.set()
+            release.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10)
+    yield
+    release.set()
+    thread.join(10)
 
 
 # ---- the interpreter's exit ---------------------------------------------------------------------------------------
@@ -172,6 +209,7 @@ PRELUDE = """
 import sys, threading, time
 from torchdata.nodes import BaseNode
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.engine.threads import _stop_all
 from headrace.ingest.engine.parallel_map import ParallelMap
 
 class Stuck(BaseNode):
