@@ -61,8 +61,6 @@ class RowConsumer(Node[RowBlock]):
             self._to_skip -= skipped
             if skipped < block.num_rows:
                 return block.slice(skipped, block.num_rows - skipped)
-            if not self._to_skip:
-                self._finish_block()
 
     def _use(self, block: RowBlock, count: int) -> None:
         if count == block.num_rows:

@@ -58,6 +58,37 @@ def test_next_after_the_end_is_the_end_for_ever() -> None:  # P9
             node.next()
 
 
+def test_the_end_lasts_even_if_the_hook_would_go_on() -> None:  # P9
+    class Tail(Node[int]):
+        """Like a file that grows: after the end there is more."""
+
+        calls = 0
+
+        def _next(self) -> int:
+            self.calls += 1
+            if self.calls == 2:
+                raise StopIteration
+            return self.calls
+
+        def _reset(self, state: State | None) -> None:
+            pass
+
+    node = Tail()
+    assert list(node) == [1]
+    assert list(node) == []
+    assert node.calls == 2
+
+
+def test_the_state_survives_a_close_that_forgets() -> None:
+    class Forgets(Enumerate):
+        def _close(self) -> None:
+            self.count = 0
+
+    with Forgets([1, 2, 3]) as node:
+        next(node)
+    assert node.get_state()["count"] == 1
+
+
 def test_each_item_is_pulled_once() -> None:  # P11
     source = ListSource([1, 2, 3])
     with Double(source) as node:

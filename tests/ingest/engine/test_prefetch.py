@@ -104,6 +104,19 @@ def test_close_wakes_a_consumer_of_a_chain_that_waits_at_the_far_end() -> None: 
     assert [type(e) for e in seen] == [NodeClosedError]
 
 
+def test_reset_wakes_a_chain_that_waits_at_the_far_end() -> None:
+    source = BlockingSource([1, 2])
+    node = Prefetch(Prefetch(source), timeout_s=0.05)
+    with pytest.raises(TimeoutError):
+        next(node)
+    started = time.monotonic()
+    node.reset()
+    assert time.monotonic() - started < 5
+    source.open()
+    assert list(node) == [1, 2]
+    node.close()
+
+
 def test_close_gives_up_a_stuck_source_with_a_warning() -> None:  # L54
     source = BlockingSource([1], wakes=False)
     node = Prefetch(source, timeout_s=0.05)
