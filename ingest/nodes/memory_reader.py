@@ -37,7 +37,8 @@ class MemoryDecoded:
 class MemoryReader:
     """Files given as {name: lines}; a line is a decimal integer (the column `x`) or a bad record.
 
-    Blocks have at most `block_lines` lines and never span files.
+    Blocks have at most `block_lines` lines and never span files. With `odd_first_block` the first block after a start
+    has one line, so that a resume cuts other blocks, as readers of bytes do.
     """
 
     schema = Schema(dense=(Dense(name="x"),))
@@ -48,10 +49,12 @@ class MemoryReader:
         *,
         block_lines: int = 4,
         on_bad_record: Literal["raise", "skip"] = "raise",
+        odd_first_block: bool = False,
     ) -> None:
         self.files = tuple(files)
         self.block_lines = block_lines
         self.on_bad_record = on_bad_record
+        self.odd_first_block = odd_first_block
         self.num_rows: int | None = None
         self.rows_in = self.rows_skipped = self.bytes_in = 0
         self._lines = [tuple(lines) for lines in files.values()]
@@ -59,12 +62,13 @@ class MemoryReader:
 
     def raw_blocks(self, start: FilePosition | None) -> Iterator[MemoryRaw]:
         first_file, line = (0, 0) if start is None else (start.file, start.line)
+        size = 1 if self.odd_first_block else self.block_lines
         for file in range(first_file, len(self.files)):
             lines = self._lines[file]
             while line < len(lines):
-                end = min(line + self.block_lines, len(lines))
+                end = min(line + size, len(lines))
                 yield MemoryRaw(self._at(file, line), self._at(file, end), lines[line:end])
-                line = end
+                line, size = end, self.block_lines
             line = 0
 
     def decode(self, block: MemoryRaw) -> MemoryDecoded:

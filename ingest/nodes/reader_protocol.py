@@ -80,6 +80,8 @@ class RowReader(Protocol[RawBlock]):
     `settle(decoded)`        by one thread, in order: applies the bad-record policy (raises, skips or sets aside)
                              and counts in `rows_in`, `rows_skipped`, `bytes_in`
     ======================== ======================================================================================
+
+    Reading from a position gives the same rows as reading past it; where blocks are cut may differ.
     """
 
     @property

@@ -9,6 +9,7 @@ from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.memory_reader import MemoryReader
 from headrace.ingest.nodes.read_rows import ReadRows
+from headrace.ingest.nodes.shuffle import Shuffle
 
 WORKERS = [0, 1, 4]
 CLEAN = {"a.tsv": ["1", "2", "3", "4", "5"], "empty.tsv": [], "b.tsv": ["6", "7", "8"]}
@@ -146,6 +147,16 @@ def test_conforms(files, num_workers: int) -> None:
 @every_worker_count
 def test_chains_conform(num_workers: int) -> None:
     check_node(lambda: Prefetch(BatchRows(read(DIRTY, num_workers), 3)), equal=equal_blocks)
+
+
+@every_worker_count
+def test_batches_do_not_depend_on_where_a_resume_cuts_blocks(num_workers: int) -> None:
+    def chain():
+        reader = MemoryReader(DIRTY, block_lines=3, on_bad_record="skip", odd_first_block=True)
+        shuffled = Shuffle(ReadRows(reader, num_workers=num_workers), window_rows=4, seed=1, block_rows=3)
+        return BatchRows(Prefetch(shuffled), 2)
+
+    check_node(chain, equal=equal_blocks, stable_states=False)
 
 
 @settings(max_examples=30, deadline=None)
