@@ -1,0 +1,1 @@
+"""The node engine: life cycle, state, threads and errors of loader stages."""

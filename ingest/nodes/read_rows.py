@@ -1,0 +1,147 @@
+"""The first node of the usual chain: row blocks from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from headrace.formats.rows import RowBlock
+from headrace.ingest.engine.buffered import BufferedNode, make_run
+from headrace.ingest.engine.checks import check_int
+from headrace.ingest.engine.ordered import Run
+from headrace.ingest.engine.state import State, count_in, state_in
+from headrace.ingest.nodes.reader_protocol import FilePosition, ResumePosition, RowReader
+
+RawBlock = TypeVar("RawBlock")
+
+
+class ReadRows(BufferedNode[RowBlock]):
+    """Rows of a reader's files, in their order; decoding is done by `num_workers` threads (0: inline).
+
+    Threads take turns at reading raw blocks and decode them side by side, at most ``num_workers * prefetch_factor``
+    ahead; bad records are settled in order when a block is handed out, so that counts, limits and errors do not depend
+    on threads. Blocks without good rows are not given on.
+
+    The state is the position after the last delivered block, the counts up to there (absolute, not since a
+    resume), and the digest of the files: a state of other files is refused.
+    """
+
+    def __init__(self, reader: RowReader[Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
+        super().__init__()
+        self.reader = reader
+        self._num_workers = check_int("ReadRows", "num_workers", num_workers, minimum=0)
+        self._capacity = self._num_workers * check_int("ReadRows", "prefetch_factor", prefetch_factor, minimum=1)
+        self._raw: Iterator[Any] = iter(())
+        self._at: FilePosition | None = None
+        self._rows_in = self._rows_skipped = self._bytes_in = 0
+
+    @property
+    def rows_in(self) -> int:
+        """Records read up to the last delivered block, those before a resume included."""
+        return self._rows_in
+
+    @property
+    def rows_skipped(self) -> int:
+        """Of `rows_in`, those that were bad and left out."""
+        return self._rows_skipped
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes of text read up to the last delivered block, those before a resume included."""
+        return self._bytes_in
+
+    def _make_run(self) -> Run[Any]:
+        return make_run(
+            self.name,
+            _RawBlocks(self._raw),
+            self.reader.decode,
+            num_workers=self._num_workers,
+            capacity=self._capacity,
+        )
+
+    def _next(self) -> RowBlock:
+        while True:
+            decoded, _ = self._take()
+            rows = self._settle(decoded)
+            self._at = decoded.next_position
+            if rows.num_rows:
+                return rows
+
+    def _settle(self, decoded: Any) -> RowBlock:
+        reader = self.reader
+        before = reader.rows_in, reader.rows_skipped, reader.bytes_in
+        rows = reader.settle(decoded)
+        self._rows_in += reader.rows_in - before[0]
+        self._rows_skipped += reader.rows_skipped - before[1]
+        self._bytes_in += reader.bytes_in - before[2]
+        self._skip(reader.rows_skipped - before[1])
+        return rows
+
+    def _reset(self, state: State | None) -> None:
+        position = None if state is None else self._position_in(state)
+        self._stop_run_for_reset()
+        self._close_files()
+        self._at = position
+        self._rows_in, self._rows_skipped, self._bytes_in = (
+            0 if state is None else count_in(self.name, state, key) for key in ("rows_in", "rows_skipped", "bytes_in")
+        )
+        self._raw = iter(self.reader.raw_blocks(position))
+        self._begin_run()
+
+    def _state(self) -> State:
+        at = self._at
+        return {
+            "digest": self.reader.digest,
+            "num_files": len(self.reader.files),
+            "position": None if at is None else dict(at.to_dict()),
+            "file": None if at is None else self._file_name(at.file),
+            "rows_in": self._rows_in,
+            "rows_skipped": self._rows_skipped,
+            "bytes_in": self._bytes_in,
+        }
+
+    def _position_in(self, state: State) -> FilePosition | None:
+        """Position of a state of the very same files; else ValueError naming what differs."""
+        position = None
+        if state.get("position") is not None:
+            position = ResumePosition.from_dict(state_in(self.name, state, "position"))
+        if state.get("digest") == self.reader.digest:
+            return position
+        now = len(self.reader.files)
+        differences = [f"digest {state.get('digest')!r}, now {self.reader.digest!r}"]
+        if state.get("num_files") != now:
+            differences.insert(0, f"{state.get('num_files')!r} files, now {now}")
+        if position is not None and self._file_name(position.file) != state.get("file"):
+            here = self._file_name(position.file)
+            differences.insert(0, f"file {position.file} was {state.get('file')!r}, now {here!r}")
+        raise ValueError(f"ReadRows: the state is of other files: {'; '.join(differences)}")
+
+    def _file_name(self, file: int) -> str | None:
+        """Last part of a file's name: a data set may be moved as a whole."""
+        files = self.reader.files
+        return PurePath(str(files[file])).name if file < len(files) else None
+
+    def _close(self) -> None:
+        if self._stop_run():
+            self._close_files()
+
+    def _close_files(self) -> None:
+        close = getattr(self._raw, "close", None)  # a generator: its files are closed now, not when it is collected
+        if close is not None:
+            close()
+        self._raw = iter(())
+
+    def _position(self) -> str | None:
+        at = self._at
+        return None if at is None else f"after line {at.line} of {self._file_name(at.file)}"
+
+
+class _RawBlocks:
+    """Pull of the run: no state goes with a raw block, decoding tells its position."""
+
+    def __init__(self, blocks: Iterator[Any]) -> None:
+        self._blocks = blocks
+
+    def __call__(self) -> tuple[Any, None]:
+        return next(self._blocks), None

@@ -1,0 +1,181 @@
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.ingest.engine.conformance import check_node, equal_blocks
+from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.nodes.batch_rows import BatchRows
+from headrace.ingest.nodes.memory_reader import MemoryReader
+from headrace.ingest.nodes.read_rows import ReadRows
+from headrace.ingest.nodes.shuffle import Shuffle
+
+WORKERS = [0, 1, 4]
+CLEAN = {"a.tsv": ["1", "2", "3", "4", "5"], "empty.tsv": [], "b.tsv": ["6", "7", "8"]}
+DIRTY = {"a.tsv": ["1", "x", "3", "4", "y", "z", "7"], "b.tsv": ["bad", "bad"], "c.tsv": ["8", "", "9", "no"]}
+every_worker_count = pytest.mark.parametrize("num_workers", WORKERS)
+
+
+def read(files, num_workers: int, *, block_lines: int = 2, on_bad_record="skip") -> ReadRows:
+    return ReadRows(MemoryReader(files, block_lines=block_lines, on_bad_record=on_bad_record), num_workers=num_workers)
+
+
+@every_worker_count
+def test_rows_come_in_the_order_of_the_files(values, num_workers: int) -> None:
+    with read(CLEAN, num_workers) as node:
+        blocks = list(node)
+    assert values(blocks) == [[1, 2], [3, 4], [5], [6, 7], [8]]
+    assert blocks[3].source.locate(1) == ("b.tsv", 1)
+
+
+@every_worker_count
+def test_bad_records_are_counted_and_empty_blocks_left_out(values, num_workers: int) -> None:
+    with read(DIRTY, num_workers) as node:
+        assert values(list(node)) == [[1], [3, 4], [7], [8], [9]]
+        assert (node.rows_in, node.rows_skipped, node.stats().skipped) == (13, 7, 7)
+        assert node.bytes_in == sum(len(line) + 1 for lines in DIRTY.values() for line in lines)
+
+
+@every_worker_count
+def test_no_rows_at_all(num_workers: int) -> None:  # L77
+    check_node(lambda: read({"a": [], "b": []}, num_workers), expected=[])
+    check_node(lambda: read({}, num_workers), expected=[])
+    check_node(lambda: read({"a": ["x", "y", "z"]}, num_workers), expected=[])
+
+
+@every_worker_count
+def test_a_bad_record_is_raised_where_it_stands(values, num_workers: int) -> None:
+    with read(DIRTY, num_workers, block_lines=1, on_bad_record="raise") as node:
+        assert values([next(node)]) == [[1]]
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"a\.tsv, line 2: not an integer: 'x'") as caught:
+                next(node)
+            assert caught.value.headrace_context == ["in node ReadRows, after line 1 of a.tsv"]
+        assert node.get_state()["rows_in"] == 1
+
+
+@every_worker_count
+def test_the_state_is_the_position_after_the_delivered_block(num_workers: int) -> None:  # L33
+    with read(DIRTY, num_workers) as node:
+        next(node)
+        next(node)
+        digest = node.reader.digest
+        assert node.get_state() == {
+            "node": "ReadRows",
+            "version": 1,
+            "digest": digest,
+            "num_files": 3,
+            "position": {"file": 0, "byte_offset": 8, "line": 4},
+            "file": "a.tsv",
+            "rows_in": 4,
+            "rows_skipped": 1,
+            "bytes_in": 8,
+        }
+
+
+@every_worker_count
+def test_counts_are_absolute_after_resumes(num_workers: int) -> None:  # L22
+    state = None
+    for _ in range(5):
+        with read(DIRTY, num_workers) as node:
+            node.reset(state)
+            next(node)
+            state = node.get_state()
+    with read(DIRTY, num_workers) as node:
+        node.reset(state)
+        assert list(node) == []
+        assert (node.rows_in, node.rows_skipped) == (13, 7)
+
+
+@every_worker_count
+def test_a_second_epoch_counts_anew(num_workers: int) -> None:
+    with read(DIRTY, num_workers) as node:
+        for _ in range(2):
+            node.reset()
+            list(node)
+            assert (node.rows_in, node.rows_skipped) == (13, 7)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.tsv": ["1", "2", "3"]}, "2 files, now 1"),
+        ({"z.tsv": ["1", "2", "3"], "b.tsv": []}, "file 0 was 'a.tsv', now 'z.tsv'"),
+        ({"a.tsv": ["1", "2", "3"], "c.tsv": []}, "digest '.*', now '.*'"),
+    ],
+)
+def test_a_state_of_other_files_is_refused_naming_the_difference(files, message: str) -> None:  # L11
+    node = read({"a.tsv": ["1", "2", "3"], "b.tsv": []}, 0)
+    next(node)
+    with pytest.raises(ValueError, match=f"ReadRows: the state is of other files: .*{message}"):
+        read(files, 0).reset(node.get_state())
+
+
+@pytest.mark.parametrize("position", [{"file": 0}, {"file": -1, "byte_offset": 0, "line": 0}, 3])
+def test_a_malformed_position_is_refused(position: object) -> None:
+    node = read(CLEAN, 0)
+    state = {**node.get_state(), "position": position}
+    with pytest.raises(ValueError, match="position"):
+        node.reset(state)
+
+
+def test_raw_blocks_are_closed_with_the_node() -> None:
+    closed = []
+
+    class Reader(MemoryReader):
+        def raw_blocks(self, start):
+            try:
+                yield from super().raw_blocks(start)
+            finally:
+                closed.append(True)
+
+    for num_workers in WORKERS:
+        node = ReadRows(Reader(CLEAN, block_lines=1), num_workers=num_workers)
+        next(node)
+        node.close()
+        assert closed == [True]
+        closed.clear()
+
+
+@every_worker_count
+@pytest.mark.parametrize("files", [CLEAN, DIRTY], ids=["clean", "dirty"])
+def test_conforms(files, num_workers: int) -> None:
+    check_node(lambda: read(files, num_workers), equal=equal_blocks)
+
+
+@every_worker_count
+def test_chains_conform(num_workers: int) -> None:
+    check_node(lambda: Prefetch(BatchRows(read(DIRTY, num_workers), 3)), equal=equal_blocks)
+
+
+@every_worker_count
+def test_batches_do_not_depend_on_where_a_resume_cuts_blocks(num_workers: int) -> None:
+    def chain():
+        reader = MemoryReader(DIRTY, block_lines=3, on_bad_record="skip", odd_first_block=True)
+        shuffled = Shuffle(ReadRows(reader, num_workers=num_workers), window_rows=4, seed=1, block_rows=3)
+        return BatchRows(Prefetch(shuffled), 2)
+
+    check_node(chain, equal=equal_blocks, stable_states=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    files=st.lists(st.lists(st.sampled_from(["1", "2", "x"]), max_size=6), max_size=4),
+    block_lines=st.integers(1, 4),
+    num_workers=st.sampled_from(WORKERS),
+    cuts=st.lists(st.integers(0, 3), max_size=3),
+)
+def test_any_sequence_of_resumes_reads_each_row_once(files, block_lines: int, num_workers: int, cuts) -> None:  # P53
+    named = {f"{i}.tsv": lines for i, lines in enumerate(files)}
+    state, places = None, []
+    for cut in [*cuts, 100]:
+        with read(named, num_workers, block_lines=block_lines) as node:
+            node.reset(state)
+            places += [block.source.locate(i) for block in islice(node, cut) for i in range(block.num_rows)]
+            state = node.get_state()
+            rows_in, rows_skipped = node.rows_in, node.rows_skipped
+    expected = [(name, i) for name, lines in named.items() for i, line in enumerate(lines) if line != "x"]
+    assert places == expected
+    assert rows_in == sum(map(len, files))
+    assert rows_in == len(places) + rows_skipped
