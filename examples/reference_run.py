@@ -30,6 +30,7 @@ class ReferenceRun:
 
     def train_step(self, batch: Batch, lr: float) -> None:
         self.optimizer.zero_grad()
+        assert batch.labels is not None
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.labels)
         loss.backward()
         self.optimizer.step()

@@ -69,8 +69,9 @@ class ReferenceTable:
 
 
 # Both sums below are taken in the order that headrace states. torch's own `coalesce` and `mean` take another one, which
-# changes last bits (as a float32 `sqrt` of a vector library does, above); and where the input of a ReLU is that close to 0, a last bit decides whether a gradient is 0, which
-# row-wise Adagrad (the step does not depend on the gradient's size) turns into a difference of a whole step.
+# changes last bits (as a float32 `sqrt` of a vector library does, above). And where the input of a ReLU is that close
+# to 0, a last bit decides whether a gradient is 0, which row-wise Adagrad (its step does not depend on the size of the
+# gradient) turns into a difference of a whole step.
 
 
 def summed_in_order(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ REPORT_FROM_STATS = (
 )
 
 
-DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+DENSE_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
 
 
 class Trainer:
@@ -123,6 +124,7 @@ class Trainer:
     def train_step(self, batch: headrace.Batch) -> float:
         """One synchronous step: forward, backward, one update of the dense model and of each touched row."""
         self.optimizer.zero_grad()
+        assert batch.labels is not None
         loss = nn.functional.binary_cross_entropy_with_logits(self.logits(batch), batch.labels)
         loss.backward()
         self.optimizer.step()
@@ -205,11 +207,8 @@ class Trainer:
 
 def generator_auc(path: Any) -> float | None:
     """AUC of the hidden model of generated files (from their manifest): the best that a model can reach."""
-    folder = Path(path) if path and os.path.isdir(path) else Path(path).parent if path else None
-    manifest = folder / "manifest.json" if folder else None
-    if manifest is None or not manifest.is_file():
-        return None
-    value: float | None = json.loads(manifest.read_text()).get("auc_of_generator")
+    manifest = headrace.read_manifest(path) if path and os.path.isdir(path) else None
+    value: float | None = manifest.results.get("auc_of_generator") if manifest else None
     return value
 
 

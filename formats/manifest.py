@@ -1,6 +1,7 @@
 """``manifest.json`` of a dataset folder: what files there are, how long, how many rows, which bytes.
 
-    {"version": 1, "files": {"day_0.gz": {"bytes": 123, "rows": 4, "blake2b": "..."}}, "parameters": {...}}
+    {"version": 1, "files": {"day_0.gz": {"bytes": 123, "rows": 4, "blake2b": "..."}}, "parameters": {...},
+     "results": {...}}
 
 It is the only thing that can tell a file cut at a gzip member boundary, or a missing file, from a whole dataset (L81).
 """
@@ -39,10 +40,11 @@ class ManifestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Files by name, and `parameters`: JSON-like data of whoever wrote them (schema, seed, ...)."""
+    """Files by name, and JSON-like data of whoever wrote them: what they were made from, and what was found then."""
 
     files: Mapping[str, ManifestFile]
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
 
 
 def describe_file(path: str | Path, *, rows: int) -> ManifestFile:
@@ -50,9 +52,14 @@ def describe_file(path: str | Path, *, rows: int) -> ManifestFile:
     return ManifestFile(bytes=os.path.getsize(path), rows=rows, blake2b=file_blake2b(path))
 
 
+def new_hasher() -> hashlib.blake2b:
+    """The hash of an entry, to be fed with the file's bytes as stored."""
+    return hashlib.blake2b(digest_size=32)
+
+
 def file_blake2b(path: str | Path) -> str:
     """BLAKE2b-256 of the file's bytes as stored, in hex."""
-    hasher = hashlib.blake2b(digest_size=32)
+    hasher = new_hasher()
     with open(path, "rb") as file:
         while chunk := file.read(_READ_BYTES):
             hasher.update(chunk)
@@ -66,6 +73,7 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> Path:
         "version": MANIFEST_VERSION,
         "files": {name: asdict(entry) for name, entry in manifest.files.items()},
         "parameters": dict(manifest.parameters),
+        "results": dict(manifest.results),
     }
     _validate(str(target), document)
     descriptor, temporary = tempfile.mkstemp(prefix=".manifest-", suffix=".tmp", dir=folder)
@@ -132,16 +140,19 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _validate(path: str, document: Any) -> Manifest:
-    _check_keys(path, "the manifest", document, {"version", "files", "parameters"})
+    if isinstance(document, dict):
+        document = {"results": {}, **document}
+    _check_keys(path, "the manifest", document, {"version", "files", "parameters", "results"})
     version = document["version"]
     if isinstance(version, bool) or version != MANIFEST_VERSION:
         raise ManifestError(path, f"version {version!r} is unknown, this program reads {MANIFEST_VERSION}")
-    files, parameters = document["files"], document["parameters"]
-    for name, value in (("files", files), ("parameters", parameters)):
-        if not isinstance(value, dict):
-            raise ManifestError(path, f"{name} is a mapping, got {type(value).__name__}")
+    for name in ("files", "parameters", "results"):
+        if not isinstance(document[name], dict):
+            raise ManifestError(path, f"{name} is a mapping, got {type(document[name]).__name__}")
     return Manifest(
-        files={name: _validate_file(path, name, entry) for name, entry in files.items()}, parameters=parameters
+        files={name: _validate_file(path, name, entry) for name, entry in document["files"].items()},
+        parameters=document["parameters"],
+        results=document["results"],
     )
 
 

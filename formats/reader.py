@@ -74,7 +74,20 @@ class DecodedBlock:
 BlockT = TypeVar("BlockT")
 
 
-class RowReader(Protocol[BlockT]):
+class Decoded(Protocol):
+    """What the loader needs of a decoded block; :class:`DecodedBlock` is that of text files."""
+
+    @property
+    def rows(self) -> RowBlock: ...
+
+    @property
+    def next_position(self) -> FilePosition: ...
+
+
+DecodedT = TypeVar("DecodedT", bound=Decoded)
+
+
+class RowReader(Protocol[BlockT, DecodedT]):
     """Files of one format as decoded rows, in three stages that the loader drives:
 
     raw_blocks (one thread, in order)  ->  decode (many threads, any order)  ->  settle (one thread, in order)
@@ -95,11 +108,23 @@ class RowReader(Protocol[BlockT]):
     def num_rows(self) -> int | None:
         """Exact number of rows, bad ones counted; None when it is not known without reading."""
 
+    @property
+    def rows_in(self) -> int:
+        """Rows settled so far, bad ones counted."""
+
+    @property
+    def rows_skipped(self) -> int:
+        """Bad rows settled so far."""
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes settled so far, uncompressed."""
+
     def raw_blocks(self, start: FilePosition | None = None) -> Iterator[BlockT]:
         """Undecoded blocks from `start` (a ``DecodedBlock.next_position``) to the end of the last file."""
 
-    def decode(self, block: BlockT) -> DecodedBlock:
+    def decode(self, block: BlockT) -> DecodedT:
         """Decode a block without the GIL; thread-safe. Bad rows are listed, not raised."""
 
-    def settle(self, decoded: DecodedBlock) -> RowBlock:
+    def settle(self, decoded: DecodedT) -> RowBlock:
         """Apply the policy for bad records and count; call it once for each block, in order."""

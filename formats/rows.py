@@ -119,6 +119,7 @@ class RowBlock:
 
     def take(self, indices: I64) -> RowBlock:
         """Rows in the order of `indices` (a copy)."""
+        indices = np.asarray(indices, np.int64)
         return RowBlock(self.data.take(pa.array(indices)), self.source.take(indices))
 
     @staticmethod

@@ -1,0 +1,1 @@
+"""Ids to unique ids, query ids and locations."""

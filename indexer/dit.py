@@ -50,6 +50,7 @@ class DIT:
         self._owner_rank = check_integer("owner_rank", owner_rank, 0, (1 << 16) - 1)
         self._pid = os.getpid()
         self._core = self._make_core()
+        self._closed = False
 
     def _make_core(self) -> IndexCore:
         return NativeIndex(
@@ -166,7 +167,12 @@ class DIT:
     def close(self) -> None:
         """Wait for the calls in flight, join the threads, free the rows. Again: nothing."""
         if os.getpid() == self._pid:
+            self._closed = True
             self._core.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def __enter__(self) -> DIT:
         return self

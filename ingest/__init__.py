@@ -1,0 +1,1 @@
+"""The loader: nodes, engine, batch, window plan and its verifier."""

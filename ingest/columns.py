@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,11 @@ def null_mask(array: pa.Array) -> Bool | None:
         return None
     valid = np.frombuffer(array.buffers()[0], np.uint8)
     bits = np.unpackbits(valid, count=array.offset + len(array), bitorder="little")
-    return bits[array.offset :] == 0
+    mask: Bool = bits[array.offset :] == 0
+    return mask
 
 
-def primitive_values(array: pa.Array) -> npt.NDArray[np.generic]:
+def primitive_values(array: pa.Array) -> npt.NDArray[Any]:
     """A read-only view of a fixed-width array's values; what stands under a null is arbitrary."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if len(array) == 0:
@@ -132,7 +134,7 @@ def primitive_offsets(array: pa.ListArray) -> npt.NDArray[np.int64]:
     return raw[array.offset :].astype(np.int64)
 
 
-def as_ids(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint32] | npt.NDArray[np.uint64]:
+def as_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Ids as unsigned words: uint32 as it is, 64-bit values by their bits."""
     if values.dtype == np.uint32:
         return values.astype(np.uint32, copy=False)

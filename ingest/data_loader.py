@@ -17,8 +17,9 @@ from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.checks import check_int
-from headrace.ingest.engine.node import Node, NodeStats
+from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.engine.stats import NodeStats
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index, index_tables
@@ -77,7 +78,7 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: Paths | RowReader[Any] | BaseNode[RowBlock],
+        dataset: Paths | RowReader[Any, Any] | BaseNode[RowBlock],
         batch_size: int = 1,
         shuffle: bool = False,
         *,
@@ -104,7 +105,7 @@ class DataLoader:
         self.schema = schema
         self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
         self._exact = bad_records == "raise" and transform is None
-        self._reader: RowReader[Any] | None = None
+        self._reader: RowReader[Any, Any] | None = None
         self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
         self._plan: PlanWindow | None = None

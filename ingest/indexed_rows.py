@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class IndexedRows:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        arrays = [self.dense, self.labels, *self.lengths]
+        arrays: list[npt.NDArray[Any] | None] = [self.dense, self.labels, *self.lengths]
         for g in self.groups:
             arrays += [g.query_ids, g.unique_ids, g.missing, g.locations, g.is_new]
         return sum(a.nbytes for a in arrays if a is not None)

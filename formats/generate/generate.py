@@ -16,12 +16,12 @@ from headrace.formats.generate.output_folder import (
     FileSet,
     clear,
     holds_exactly,
-    read_manifest,
+    manifest_of,
     refuse_unless_empty,
-    write_manifest,
 )
 from headrace.formats.generate.parameters import Parameters
 from headrace.formats.generate.presets import Preset, load_preset
+from headrace.formats.manifest import Manifest, write_manifest
 
 EVAL_FOLDER = "eval"
 _MAX_THREADS = 256
@@ -144,14 +144,13 @@ class _Writer:
                     output.append(number, piece_rows, data)
                 if block.log_odds is not None and block.labels is not None:
                     histogram.add(block.log_odds, block.labels)
-            content = {
-                "files": output.commit(),
-                "parameters": p.to_dict(),
+            results = {
                 "auc_of_generator": histogram.auc(),
                 "click_rate": histogram.positives / histogram.rows if histogram.rows else None,
             }
-        write_manifest(folder, content)
-        return _report(content, time.perf_counter() - started)
+            manifest = Manifest(files=output.commit(), parameters=p.to_dict(), results=results)
+        write_manifest(folder, manifest)
+        return _report(manifest, time.perf_counter() - started)
 
 
 def _is_complete(folder: Path, parameters: Parameters) -> bool:
@@ -160,18 +159,25 @@ def _is_complete(folder: Path, parameters: Parameters) -> bool:
 
 
 def _found(folder: Path, parameters: Parameters, started: float) -> GenerateReport:
-    evaluation = _report(read_manifest(folder / EVAL_FOLDER) or {}, 0.0) if parameters.eval_rows else None
-    report = _report(read_manifest(folder) or {}, time.perf_counter() - started)
+    evaluation = _report(_manifest(folder / EVAL_FOLDER), 0.0) if parameters.eval_rows else None
+    report = _report(_manifest(folder), time.perf_counter() - started)
     return replace(report, reused=True, eval=evaluation)
 
 
-def _report(manifest: dict[str, Any], seconds: float) -> GenerateReport:
+def _manifest(folder: Path) -> Manifest:
+    manifest = manifest_of(folder)
+    if manifest is None:
+        raise FileNotFoundError(f"{folder}: its manifest vanished meanwhile")
+    return manifest
+
+
+def _report(manifest: Manifest, seconds: float) -> GenerateReport:
     return GenerateReport(
-        rows=sum(entry["rows"] for entry in manifest["files"].values()),
-        files=tuple(manifest["files"]),
-        bytes=sum(entry["bytes"] for entry in manifest["files"].values()),
-        click_rate=manifest["click_rate"],
-        auc_of_generator=manifest["auc_of_generator"],
+        rows=sum(entry.rows for entry in manifest.files.values()),
+        files=tuple(manifest.files),
+        bytes=sum(entry.bytes for entry in manifest.files.values()),
+        click_rate=manifest.results.get("click_rate"),
+        auc_of_generator=manifest.results.get("auc_of_generator"),
         seconds=seconds,
-        parameters=manifest["parameters"],
+        parameters=dict(manifest.parameters),
     )

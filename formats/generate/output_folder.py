@@ -7,16 +7,16 @@ A folder with a manifest is complete; one that was interrupted has none, and onl
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-MANIFEST = "manifest.json"
-MANIFEST_VERSION = 1
+from headrace.formats.errors import ManifestError
+from headrace.formats.files import MANIFEST_NAME
+from headrace.formats.manifest import Manifest, ManifestFile, new_hasher, read_manifest
+
 _PARTIAL = ".partial"
 
 
@@ -32,9 +32,9 @@ class FileSet:
         self._names = tuple(names)
         self._empty = empty
         self._stream: IO[bytes] | None = None
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = new_hasher()
         self._rows = self._bytes = 0
-        self._done: dict[str, dict[str, Any]] = {}
+        self._done: dict[str, ManifestFile] = {}
 
     def __enter__(self) -> FileSet:
         return self
@@ -60,7 +60,7 @@ class FileSet:
         self._rows += rows
         self._bytes += len(data)
 
-    def commit(self) -> dict[str, dict[str, Any]]:
+    def commit(self) -> dict[str, ManifestFile]:
         """Complete all files, flush them to disk and name them; returns the manifest's ``files``."""
         while len(self._done) < len(self._names):
             self._finish_current()
@@ -83,46 +83,28 @@ class FileSet:
         os.fsync(stream.fileno())
         stream.close()
         name = self._names[len(self._done)]
-        self._done[name] = {"bytes": self._bytes, "rows": self._rows, "blake2b": self._digest.hexdigest()}
+        self._done[name] = ManifestFile(bytes=self._bytes, rows=self._rows, blake2b=self._digest.hexdigest())
         self._stream = None
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = new_hasher()
         self._rows = self._bytes = 0
 
 
-def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write ``manifest.json`` (version 1 and `content`) under a temporary name, then rename it."""
-    partial = folder / f".{MANIFEST}{_PARTIAL}"
+def manifest_of(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None when there is none, or it is not one that can be trusted."""
     try:
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump({"version": MANIFEST_VERSION, **content}, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, folder / MANIFEST)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a folder; None when there is none or it is not one of version 1."""
-    try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return read_manifest(folder)
+    except (ManifestError, NotADirectoryError):
         return None
-    if not isinstance(content, dict) or content.get("version") != MANIFEST_VERSION:
-        return None
-    return content if isinstance(content.get("files"), dict) else None
 
 
 def holds_exactly(folder: Path, parameters: Mapping[str, Any], *, subfolders: Sequence[str] = ()) -> bool:
     """Whether the folder has a manifest of equal parameters and its files, of the recorded sizes, and nothing else."""
-    manifest = read_manifest(folder)
-    if manifest is None or manifest.get("parameters") != dict(parameters):
+    manifest = manifest_of(folder)
+    if manifest is None or manifest.parameters != dict(parameters):
         return False
-    if set(os.listdir(folder)) != {MANIFEST, *manifest["files"], *subfolders}:
+    if set(os.listdir(folder)) != {MANIFEST_NAME, *manifest.files, *subfolders}:
         return False
-    return all((folder / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items())
+    return all((folder / name).stat().st_size == entry.bytes for name, entry in manifest.files.items())
 
 
 def refuse_unless_empty(folder: Path) -> None:
@@ -144,8 +126,8 @@ def clear(folder: Path, *, remove: bool = False) -> None:
     """
     if not folder.exists():
         return
-    listed = (read_manifest(folder) or {"files": {}})["files"]
-    names = [MANIFEST, *(n for n in listed if Path(n).name == n)]
+    manifest = manifest_of(folder)
+    names = [MANIFEST_NAME, *(manifest.files if manifest else ())]
     names += [n for n in os.listdir(folder) if n.startswith(".") and n.endswith(_PARTIAL)]
     for name in names:
         with contextlib.suppress(FileNotFoundError):

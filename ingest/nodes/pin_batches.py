@@ -21,5 +21,5 @@ class PinBatches(Node[Batch]):
             warnings.warn("pin_memory=True has no effect: no accelerator was found", RuntimeWarning, stacklevel=3)
 
     def _next(self) -> Batch:
-        batch = self._pull()
+        batch: Batch = self._pull()
         return batch.pin_memory() if self._can_pin else batch

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
+from headrace.formats.reader import FilePosition, RowReader
 from headrace.formats.rows import RowBlock
 from headrace.ingest.engine.buffered import BufferedNode, make_run
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.ordered import Run
 from headrace.ingest.engine.state import State, count_in, state_in
-from headrace.ingest.nodes.reader_protocol import FilePosition, ResumePosition, RowReader
-
-RawBlock = TypeVar("RawBlock")
 
 
 class ReadRows(BufferedNode[RowBlock]):
@@ -27,7 +25,7 @@ class ReadRows(BufferedNode[RowBlock]):
     resume), and the digest of the files: a state of other files is refused.
     """
 
-    def __init__(self, reader: RowReader[Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
+    def __init__(self, reader: RowReader[Any, Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
         super().__init__()
         self.reader = reader
         self._num_workers = check_int("ReadRows", "num_workers", num_workers, minimum=0)
@@ -94,7 +92,7 @@ class ReadRows(BufferedNode[RowBlock]):
         return {
             "digest": self.reader.digest,
             "num_files": len(self.reader.files),
-            "position": None if at is None else dict(at.to_dict()),
+            "position": None if at is None else at.to_dict(),
             "file": None if at is None else self._file_name(at.file),
             "rows_in": self._rows_in,
             "rows_skipped": self._rows_skipped,
@@ -105,7 +103,7 @@ class ReadRows(BufferedNode[RowBlock]):
         """Position of a state of the very same files; else ValueError naming what differs."""
         position = None
         if state.get("position") is not None:
-            position = ResumePosition.from_dict(state_in(self.name, state, "position"))
+            position = FilePosition.from_dict(state_in(self.name, state, "position"))
         if state.get("digest") == self.reader.digest:
             return position
         now = len(self.reader.files)

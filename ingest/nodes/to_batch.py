@@ -16,4 +16,5 @@ class ToBatch(Node[Batch]):
         super().__init__(source)
 
     def _next(self) -> Batch:
-        return self._pull().to_batch(None)
+        rows: IndexedRows = self._pull()
+        return rows.to_batch(None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from headrace.ingest.plan._arena_model import ArenaModel, first_of_each, within
-from headrace.ingest.plan.violations import Kind, PlanError, Violation
+from headrace.ingest.plan.violations import Kind, PlanViolationError, Violation
 from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys, GroupPlan, Movement, StepPlan
 
 
@@ -68,7 +68,7 @@ class PlanVerifier:
         return self._found
 
     def assert_valid(self, plan: StepPlan, unique_locations: Sequence[U64]) -> None:
-        """``check``, raising PlanError if anything is wrong."""
+        """``check``, raising PlanViolationError if anything is wrong."""
         _raise(self.check(plan, unique_locations))
 
     def finish(self, total_steps: int) -> list[Violation]:
@@ -88,7 +88,7 @@ class PlanVerifier:
         return self._found
 
     def assert_finished(self, total_steps: int) -> None:
-        """``finish``, raising PlanError if anything is wrong."""
+        """``finish``, raising PlanViolationError if anything is wrong."""
         _raise(self.finish(total_steps))
 
     @property
@@ -243,4 +243,4 @@ def _lengths_agree(movement: Movement, keys: FetchKeys) -> bool:
 
 def _raise(violations: list[Violation]) -> None:
     if violations:
-        raise PlanError(violations)
+        raise PlanViolationError(violations)

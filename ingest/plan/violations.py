@@ -55,7 +55,7 @@ class Violation:
         return f"{where}{row}: {self.kind.value}" + (f" ({self.detail})" if self.detail else "")
 
 
-class PlanError(AssertionError):
+class PlanViolationError(RuntimeError):
     """A plan is invalid; `violations` lists all that is wrong."""
 
     def __init__(self, violations: list[Violation]) -> None:

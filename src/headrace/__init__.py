@@ -12,6 +12,7 @@ from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.errors import BadRecordError, CorruptShardError, ManifestError
 from headrace.formats.generate.generate import generate
+from headrace.formats.manifest import read_manifest
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
 from headrace.indexer.dit import DIT
@@ -76,5 +77,6 @@ __all__ = [
     "criteo_schema",
     "generate",
     "load_run",
+    "read_manifest",
     "save_run",
 ]

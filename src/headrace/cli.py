@@ -19,6 +19,15 @@ from headrace.ingest.data_loader import DataLoader
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of rows, or "auto"."""
+
+    name = "rows"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else click.IntRange(0).convert(value, param, ctx)
+
+
 def _json_option(command: _F) -> _F:
     return click.option("--json", "json_path", metavar="FILE", help='Write the result as JSON ("-": stdout).')(command)
 
@@ -77,7 +86,9 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
-@click.option("--hot-rows", default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".')
+@click.option(
+    "--hot-rows", type=_HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
+)
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
@@ -86,12 +97,11 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
 @_json_option
 def replay(
-    data: str, dim: int, epochs: int, labels: bool, hot_rows: str, json_path: str | None, **options: Any
+    data: str, dim: int, epochs: int, labels: bool, hot_rows: Any, json_path: str | None, **options: Any
 ) -> None:
     """Run the loader over Criteo text files, without a model."""
     schema = criteo_schema(dim=dim, labels=labels)
-    pinned: Any = hot_rows if hot_rows == "auto" else click.IntRange(0).convert(hot_rows, None, None)
-    with DataLoader(data, schema=schema, hot_rows=pinned, **options) as loader:
+    with DataLoader(data, schema=schema, hot_rows=hot_rows, **options) as loader:
         for _ in range(epochs):
             for _batch in loader:
                 pass

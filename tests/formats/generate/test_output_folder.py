@@ -9,10 +9,10 @@ from headrace.formats.generate.output_folder import (
     FileSet,
     clear,
     holds_exactly,
-    read_manifest,
+    manifest_of,
     refuse_unless_empty,
-    write_manifest,
 )
+from headrace.formats.manifest import Manifest, ManifestFile, write_manifest
 
 
 def listing(folder):
@@ -23,7 +23,7 @@ def fill(folder, parameters):
     with FileSet(folder, ["a", "b"]) as files:
         files.append(0, 2, b"one\ntwo\n")
         files.append(1, 1, b"three\n")
-        write_manifest(folder, {"files": files.commit(), "parameters": parameters})
+        write_manifest(folder, Manifest(files=files.commit(), parameters=parameters))
 
 
 def test_files_appear_together_with_their_digests(tmp_path):
@@ -35,9 +35,9 @@ def test_files_appear_together_with_their_digests(tmp_path):
         written = files.commit()
     assert listing(tmp_path / "new") == ["a", "b", "c"]
     assert [(tmp_path / "new" / n).read_bytes() for n in "abc"] == [b"x\ny\n", b"-", b"z\n"]
-    digest = hashlib.blake2b(b"x\ny\n", digest_size=16).hexdigest()
-    assert written["a"] == {"bytes": 4, "rows": 2, "blake2b": digest}
-    assert (written["b"]["rows"], written["b"]["bytes"]) == (0, 1)
+    digest = hashlib.blake2b(b"x\ny\n", digest_size=32).hexdigest()
+    assert written["a"] == ManifestFile(bytes=4, rows=2, blake2b=digest)
+    assert (written["b"].rows, written["b"].bytes) == (0, 1)
 
 
 def test_an_error_leaves_nothing_behind(tmp_path):
@@ -69,8 +69,8 @@ def test_the_manifest_has_its_version_and_leaves_no_temporary_file(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "files": {}}', '{"version": 1, "files": []}'])
 def test_a_manifest_of_another_kind_is_none(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    assert read_manifest(tmp_path) is None
-    assert read_manifest(tmp_path / "nowhere") is None
+    assert manifest_of(tmp_path) is None
+    assert manifest_of(tmp_path / "nowhere") is None
 
 
 def test_a_folder_is_complete_only_as_it_was_written(tmp_path):
@@ -90,9 +90,6 @@ def test_a_folder_is_complete_only_as_it_was_written(tmp_path):
 def test_clearing_removes_what_was_written_and_nothing_else(tmp_path):
     folder = tmp_path / "out"
     fill(folder, {"seed": 1})
-    content = json.loads((folder / "manifest.json").read_text())
-    content["files"]["../outside"] = content["files"]["a"]
-    (folder / "manifest.json").write_text(json.dumps(content))
     for path in (folder / "mine.txt", folder / ".c.partial", tmp_path / "outside"):
         path.touch()
     clear(folder)
@@ -104,6 +101,18 @@ def test_clearing_removes_what_was_written_and_nothing_else(tmp_path):
     (folder / "mine.txt").unlink()
     clear(folder, remove=True)
     assert not folder.exists()
+
+
+def test_clearing_follows_no_path_out_of_the_folder(tmp_path):
+    folder = tmp_path / "out"
+    fill(folder, {"seed": 1})
+    content = json.loads((folder / "manifest.json").read_text())
+    content["files"]["../outside"] = content["files"]["a"]
+    (folder / "manifest.json").write_text(json.dumps(content))
+    (tmp_path / "outside").touch()
+    clear(folder)
+    assert listing(folder) == ["a", "b"]  # a manifest that cannot be trusted names nothing
+    assert (tmp_path / "outside").exists()
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from headrace.ingest.engine.conformance import check_node, equal_blocks
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.nodes.batch_rows import BatchRows
-from headrace.ingest.nodes.memory_reader import MemoryReader
 from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
+from tests.support.memory_reader import MemoryReader
 
 WORKERS = [0, 1, 4]
 CLEAN = {"a.tsv": ["1", "2", "3", "4", "5"], "empty.tsv": [], "b.tsv": ["6", "7", "8"]}

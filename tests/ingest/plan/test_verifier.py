@@ -9,7 +9,7 @@ import pytest
 from headrace.ingest.plan.offline import plan_batches, step_plans
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
-from headrace.ingest.plan.violations import Kind, PlanError, Violation
+from headrace.ingest.plan.violations import Kind, PlanViolationError, Violation
 from headrace.ingest.step_plan import NEVER, GroupPlan, Movement, StepPlan
 
 WINDOW, CAPACITY, R_ROWS, STEPS, UNIVERSE = 3, 17, 3, 30, 40
@@ -471,10 +471,10 @@ def test_a_missing_slot_wait_spoils_the_row_that_left() -> None:
 
 def test_assert_valid_raises_with_all_violations() -> None:
     plans, batches, verifier = two_rows()
-    with pytest.raises(PlanError, match="lost or replayed") as error:
+    with pytest.raises(PlanViolationError, match="lost or replayed") as error:
         verifier.assert_valid(plans[3], [batches[3]])
     assert Kind.STEP_ORDER in {v.kind for v in error.value.violations}
-    with pytest.raises(PlanError, match="4 of 9 steps"):
+    with pytest.raises(PlanViolationError, match="4 of 9 steps"):
         verifier.assert_finished(9)
 
 

@@ -1,4 +1,4 @@
-"""A reader of lines in memory: the reader's contract at its smallest, for tests and demonstrations."""
+"""A reader of lines in memory: the reader's contract at its smallest."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headrace.formats.reader import FilePosition
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Schema
-from headrace.ingest.nodes.reader_protocol import FilePosition, ResumePosition
 
 
 @dataclass(frozen=True)
 class MemoryRaw:
     """Lines of one file, undecoded."""
 
-    position: ResumePosition
-    next_position: ResumePosition
+    position: FilePosition
+    next_position: FilePosition
     lines: tuple[str, ...]
 
 
@@ -28,8 +28,8 @@ class MemoryDecoded:
     """The integers among the lines, and the lines that are none: (0-based line, text)."""
 
     rows: RowBlock
-    position: ResumePosition
-    next_position: ResumePosition
+    position: FilePosition
+    next_position: FilePosition
     lines: int
     bad: tuple[tuple[int, str], ...]
 
@@ -93,5 +93,5 @@ class MemoryReader:
         self.bytes_in += decoded.next_position.byte_offset - decoded.position.byte_offset
         return decoded.rows
 
-    def _at(self, file: int, line: int) -> ResumePosition:
-        return ResumePosition(file, sum(len(text) + 1 for text in self._lines[file][:line]), line)
+    def _at(self, file: int, line: int) -> FilePosition:
+        return FilePosition(file, sum(len(text) + 1 for text in self._lines[file][:line]), line)
