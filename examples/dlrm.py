@@ -22,6 +22,8 @@ def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
 class DLRM(nn.Module):
     """Logit of a click from dense values [B, n_dense] and pooled embeddings [B, n_sparse * dim]."""
 
+    pairs: Tensor
+
     def __init__(
         self,
         num_dense: int,
