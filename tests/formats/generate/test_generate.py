@@ -130,17 +130,17 @@ def test_drift_changes_later_days_only(tmp_path):
 def test_the_report_and_the_manifest_say_what_is_there(tmp_path):
     report = generate("criteo-terabyte", tmp_path, files=2, **{**SMALL, "rows": 5000, "rows_per_block": 2048})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert set(manifest) == {"version", "files", "parameters", "auc_of_generator", "click_rate"}
+    assert set(manifest) == {"version", "files", "parameters", "results"}
     assert list(manifest["files"]) == ["day_0", "day_1"] == list(report.files)
     for name, entry in manifest["files"].items():
         data = (tmp_path / name).read_bytes()
         assert entry["bytes"] == len(data)
         assert entry["rows"] == data.count(b"\n") == 2500
-        assert entry["blake2b"] == hashlib.blake2b(data, digest_size=16).hexdigest()
+        assert entry["blake2b"] == hashlib.blake2b(data, digest_size=32).hexdigest()
     assert (report.rows, report.bytes) == (5000, sum(e["bytes"] for e in manifest["files"].values()))
     clicks = [line[:1] == b"1" for line in content(tmp_path, report.files).splitlines()]
-    assert report.click_rate == manifest["click_rate"] == np.mean(clicks)
-    assert report.auc_of_generator == manifest["auc_of_generator"]
+    assert report.click_rate == manifest["results"]["click_rate"] == np.mean(clicks)
+    assert report.auc_of_generator == manifest["results"]["auc_of_generator"]
     assert 0.7 < report.auc_of_generator < 0.9
     assert report.parameters == manifest["parameters"]
     assert json.loads(json.dumps(report.to_dict()))["rows"] == 5000
@@ -156,7 +156,7 @@ def test_evaluation_rows_continue_the_stream_at_the_next_block(tmp_path):
     assert content(tmp_path / "a", report.files).splitlines() == longer[:1000]
     manifest = json.loads((tmp_path / "a/eval/manifest.json").read_text())
     assert list(manifest["files"]) == ["eval_0.txt"]
-    assert manifest["auc_of_generator"] == report.eval.auc_of_generator != report.auc_of_generator
+    assert manifest["results"]["auc_of_generator"] == report.eval.auc_of_generator != report.auc_of_generator
 
 
 def test_a_second_run_with_equal_parameters_does_nothing(tmp_path):
