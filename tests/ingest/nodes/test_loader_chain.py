@@ -1,0 +1,132 @@
+"""Index, PlanWindow, ToBatch and PinBatches: the node contract, delivery and what becomes of provisional rows."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace import DIT, Batch, Index, PlanWindow, Prefetch, RowBlock, Schema, Source, SourceRange, Sparse, ToBatch
+from headrace.ingest.engine.conformance import check_node, check_node_over
+from headrace.ingest.nodes.index import index_tables
+from headrace.ingest.nodes.pin_batches import PinBatches
+from headrace.ingest.nodes.plan_window import choose_pinned
+from tests.support.batches import digest
+
+SCHEMA = Schema(sparse=(Sparse(name="a"), Sparse(name="b", table="a"), Sparse(name="c", multi_hot=True)))
+
+
+def blocks(count: int = 6, rows: int = 4) -> list[RowBlock]:
+    rng = np.random.default_rng(1)
+    out = []
+    for i in range(count):
+        ids = rng.integers(0, 12, (2, rows))
+        data = pa.record_batch(
+            {
+                "a": pa.array([None if v == 3 else int(v) for v in ids[0]], pa.uint32()),
+                "b": pa.array(ids[1], pa.uint32()),
+                "c": pa.array([list(range(int(v) % 3)) for v in ids[0]], pa.list_(pa.uint32())),
+            }
+        )
+        out.append(RowBlock(data, Source(("f",), (SourceRange(0, i * rows, rows),))))
+    return out
+
+
+def new_index() -> DIT:
+    return DIT(index_tables(SCHEMA))
+
+
+def same(left: Batch, right: Batch) -> bool:
+    """Equal but for places, which another index and another arena give."""
+    places = frozenset({"locations", "slots"})
+    return digest(left, without=places) == digest(right, without=places)
+
+
+def planned(source, **options):
+    options = {"window": 2, "capacity": 40, "verify": True, **options}
+    return PlanWindow(Index(source, SCHEMA, new_index()), SCHEMA, **options)
+
+
+CHAINS = {
+    "window": planned,
+    "no window": lambda source: planned(source, window=0, hot_rows=0),
+    "long window": lambda source: planned(source, window=50, hot_rows=4),
+    "prefetch": lambda source: Prefetch(planned(source)),
+    "evaluation": lambda source: ToBatch(Index(source, SCHEMA, new_index(), insert=False)),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_the_node_contract(chain):
+    check_node(lambda: chain(blocks()), equal=same)
+    check_node_over(chain, items=blocks(), equal=same)
+
+
+def test_index_alone_delivers_what_it_gives():
+    index = new_index()
+    with Index(blocks(), SCHEMA, index) as node:
+        for item in node:
+            assert index.num_provisional == 0
+            assert len(index) == len(np.unique(np.concatenate([g.locations for g in item.groups]))) or len(index) > 0
+
+
+@pytest.mark.parametrize("window", [0, 1, 4, 50])
+def test_rows_are_committed_with_the_batch_that_brought_them(window):
+    index, seen = new_index(), set()
+    with PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=window, capacity=40) as node:
+        for batch in node:
+            seen.update(batch.groups[0].locations.tolist())
+            assert index.snapshot().column("location").to_pylist() == sorted(seen)
+    assert index.num_provisional == 0
+
+
+def test_reset_and_close_undo_what_was_read_ahead():
+    index = new_index()
+    node = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=4, capacity=40)
+    next(node)
+    one = index.snapshot()
+    assert index.num_provisional > 0
+    node.reset()
+    assert index.num_provisional == 0
+    assert index.snapshot().equals(one)
+    next(node)
+    node.close()
+    assert index.num_provisional == 0
+    assert index.snapshot().equals(one)
+
+
+def test_an_index_that_was_closed_first_does_not_stop_the_chain_from_closing():
+    index = new_index()
+    node = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=2, capacity=40)
+    next(node)
+    index.close()
+    node.close()
+
+
+def test_evaluation_leaves_the_provisional_rows_of_training_alone():
+    index = new_index()
+    train = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=4, capacity=40)
+    next(train)
+    ahead = index.num_provisional
+    with ToBatch(Index(blocks(2), SCHEMA, index, insert=False)) as evaluation:
+        assert sum(b.num_rows for b in evaluation) == 8
+    assert index.num_provisional == ahead > 0
+    assert sum(b.num_rows for b in train) == 20
+
+
+def test_pinned_rows_are_the_most_present_ones_and_leave_room():
+    batches = [np.array(b, np.uint64) for b in ([5, 1, 2], [5, 1], [5, 9], [5, 8])]
+    assert choose_pinned(batches, capacity=100, hot_rows=2).tolist() == [5, 1]
+    assert choose_pinned(batches, capacity=4, hot_rows=3).tolist() == [5]  # 3 rows of the largest batch must fit
+    assert choose_pinned(batches, capacity=100, hot_rows="auto").tolist() == [5]  # in more than half of the batches
+    assert choose_pinned(batches, capacity=3, hot_rows="auto").tolist() == []
+
+
+def test_pinning_gives_its_warning_and_changes_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        pinned = PinBatches(planned(blocks()))
+    with pinned, planned(blocks()) as plain:
+        assert [digest(b) for b in pinned] == [digest(b) for b in plain]

@@ -1,0 +1,90 @@
+"""A batch in the forms that other embedding modules take."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from headrace import DIT, Index, PlanWindow, RowBlock, Schema, Source, SourceRange, Sparse, Table, ToBatch
+from headrace.ingest.batch_forms import to_embedding_bag_inputs, to_kjt
+from headrace.ingest.nodes.index import index_tables
+
+SCHEMA = Schema(
+    sparse=(Sparse(name="a", encoding="uint64"), Sparse(name="w", table="wide"), Sparse(name="m", multi_hot=True)),
+    tables=(Table(name="wide", dim=3),),
+)
+ROWS = {"a": [2**64 - 1, None, 7], "w": [5, 5, 6], "m": [[1, 2], [], [2]]}
+
+
+def batch(*, plan: bool, missing: bool = True):
+    columns = {**ROWS, "a": ROWS["a"] if missing else [2**64 - 1, 8, 7]}
+    data = pa.record_batch([pa.array(columns[f.name], f.type) for f in SCHEMA.arrow_schema()], SCHEMA.arrow_schema())
+    blocks = [RowBlock(data, Source(("f",), (SourceRange(0, 0, 3),)))]
+    index = DIT(index_tables(SCHEMA))
+    chain = (
+        PlanWindow(Index(blocks, SCHEMA, index), SCHEMA, window=0, capacity=20)
+        if plan
+        else ToBatch(Index(blocks, SCHEMA, index, insert=False))
+    )
+    with chain:
+        return next(chain)
+
+
+def test_raw_ids_by_feature():
+    inputs = to_embedding_bag_inputs(batch(plan=False), ids="raw", missing_id=-9)
+    assert {k: (v.tolist(), o.tolist()) for k, (v, o) in inputs.items()} == {
+        "a": ([-1, -9, 7], [0, 1, 2]),
+        "m": ([1, 2, 2], [0, 2, 2]),
+        "w": ([5, 5, 6], [0, 1, 2]),
+    }
+
+
+def test_slots_feed_an_embedding_bag():
+    planned = batch(plan=True)
+    weight = torch.arange(40.0).view(20, 2)
+    values, offsets = to_embedding_bag_inputs(planned, ids="slot")["m"]
+    pooled = torch.nn.functional.embedding_bag(values, weight, offsets, mode="sum")
+    group = planned.groups[0]
+    slot_of = dict(zip(zip(group.unique_tables.tolist(), group.unique_ids.tolist(), strict=True), group.slots.tolist(),
+                       strict=True))  # fmt: skip
+    uid = SCHEMA.tables[2].uid
+    expected = [weight[slot_of[uid, 1]] + weight[slot_of[uid, 2]], torch.zeros(2), weight[slot_of[uid, 2]]]
+    torch.testing.assert_close(pooled, torch.stack(expected))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"ids": "raw"}, "missing_id"), ({"ids": "slot"}, "no plan"), ({"ids": "query"}, "neither 'slot' nor 'raw'")],
+)
+def test_what_cannot_be_said_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        to_embedding_bag_inputs(batch(plan=False), **options)
+
+
+def test_kjt_gets_keys_values_and_lengths(monkeypatch):
+    fake = types.ModuleType("torchrec")
+    fake.KeyedJaggedTensor = lambda **given: given
+    monkeypatch.setitem(sys.modules, "torchrec", fake)
+    given = to_kjt(batch(plan=False, missing=False), ids="raw")
+    assert given["keys"] == ["a", "m", "w"]
+    assert given["values"].tolist() == [-1, 8, 7, 1, 2, 2, 5, 5, 6]
+    assert given["lengths"].tolist() == [1, 1, 1, 2, 0, 1, 1, 1, 1]
+    assert (given["values"].dtype, given["lengths"].dtype, given["weights"]) == (torch.int64, torch.int32, None)
+
+
+def test_kjt_without_torchrec_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchrec", None)
+    with pytest.raises(ImportError, match="pip install torchrec"):
+        to_kjt(batch(plan=True), ids="slot")
+
+
+def test_query_ids_index_the_unique_rows():
+    group = batch(plan=True).groups[0]
+    raw = group.unique_ids.numpy()[group.query_ids.numpy()]
+    assert raw[[0, 2]].tolist() == [2**64 - 1, 7]
+    assert np.array_equal(group.offsets.numpy(), np.concatenate([[0], np.cumsum(group.lengths.numpy())]))
