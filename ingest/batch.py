@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from headrace.formats.rows import Source
 from headrace.ingest.step_plan import StepPlan
+
+Ids = Literal["slot", "raw"]
+"""Which ids a conversion gives: positions in the arena, or raw ids."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,18 @@ class Batch:
     def locate(self, row: int) -> tuple[str, int]:
         """(file, 0-based row in the file) of batch row `row`."""
         return self.source.locate(row)
+
+    def to_embedding_bag_inputs(self, *, ids: Ids, missing_id: int | None = None) -> dict[str, tuple[Tensor, Tensor]]:
+        """For each feature (input, offsets) of `torch.nn.EmbeddingBag`; see :mod:`headrace.ingest.batch_forms`."""
+        from headrace.ingest.batch_forms import to_embedding_bag_inputs
+
+        return to_embedding_bag_inputs(self, ids=ids, missing_id=missing_id)
+
+    def to_kjt(self, *, ids: Ids, missing_id: int | None = None) -> Any:
+        """A TorchRec KeyedJaggedTensor (torchrec is imported here only); see :mod:`headrace.ingest.batch_forms`."""
+        from headrace.ingest.batch_forms import to_kjt
+
+        return to_kjt(self, ids=ids, missing_id=missing_id)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         groups = tuple(_map_tensors(g, function) for g in self.groups)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headrace.ingest.batch import Batch, BatchGroup
-
-Ids = Literal["slot", "raw"]
+from headrace.ingest.batch import Batch, BatchGroup, Ids
 
 
 def to_embedding_bag_inputs(

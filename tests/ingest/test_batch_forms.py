@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from headrace import DIT, Index, PlanWindow, RowBlock, Schema, Source, SourceRange, Sparse, Table, ToBatch
-from headrace.ingest.batch_forms import to_embedding_bag_inputs, to_kjt
 from headrace.ingest.nodes.index import index_tables
 
 SCHEMA = Schema(
@@ -36,7 +35,7 @@ def batch(*, plan: bool, missing: bool = True):
 
 
 def test_raw_ids_by_feature():
-    inputs = to_embedding_bag_inputs(batch(plan=False), ids="raw", missing_id=-9)
+    inputs = batch(plan=False).to_embedding_bag_inputs(ids="raw", missing_id=-9)
     assert {k: (v.tolist(), o.tolist()) for k, (v, o) in inputs.items()} == {
         "a": ([-1, -9, 7], [0, 1, 2]),
         "m": ([1, 2, 2], [0, 2, 2]),
@@ -47,7 +46,7 @@ def test_raw_ids_by_feature():
 def test_slots_feed_an_embedding_bag():
     planned = batch(plan=True)
     weight = torch.arange(40.0).view(20, 2)
-    values, offsets = to_embedding_bag_inputs(planned, ids="slot")["m"]
+    values, offsets = planned.to_embedding_bag_inputs(ids="slot")["m"]
     pooled = torch.nn.functional.embedding_bag(values, weight, offsets, mode="sum")
     group = planned.groups[0]
     slot_of = dict(zip(zip(group.unique_tables.tolist(), group.unique_ids.tolist(), strict=True), group.slots.tolist(),
@@ -63,14 +62,14 @@ def test_slots_feed_an_embedding_bag():
 )
 def test_what_cannot_be_said_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        to_embedding_bag_inputs(batch(plan=False), **options)
+        batch(plan=False).to_embedding_bag_inputs(**options)
 
 
 def test_kjt_gets_keys_values_and_lengths(monkeypatch):
     fake = types.ModuleType("torchrec")
     fake.KeyedJaggedTensor = lambda **given: given
     monkeypatch.setitem(sys.modules, "torchrec", fake)
-    given = to_kjt(batch(plan=False, missing=False), ids="raw")
+    given = batch(plan=False, missing=False).to_kjt(ids="raw")
     assert given["keys"] == ["a", "m", "w"]
     assert given["values"].tolist() == [-1, 8, 7, 1, 2, 2, 5, 5, 6]
     assert given["lengths"].tolist() == [1, 1, 1, 2, 0, 1, 1, 1, 1]
@@ -80,7 +79,7 @@ def test_kjt_gets_keys_values_and_lengths(monkeypatch):
 def test_kjt_without_torchrec_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchrec", None)
     with pytest.raises(ImportError, match="pip install torchrec"):
-        to_kjt(batch(plan=True), ids="slot")
+        batch(plan=True).to_kjt(ids="slot")
 
 
 def test_query_ids_index_the_unique_rows():
