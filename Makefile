@@ -12,7 +12,7 @@ CODE := formats indexer ingest embed src/headrace examples benchmarks tests setu
 DATA ?=
 EVAL ?=
 OUT ?= runs/demo
-DEMO_ROWS ?= 400000
+DEMO_ROWS ?= 1000000
 DEMO_EVAL_ROWS ?= 50000
 OPTIONS ?=
 

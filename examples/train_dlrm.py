@@ -225,7 +225,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--batch-size", type=int, default=2048)
     add("--dim", type=int, default=16)
     add("--optimizer", choices=("sgd", "rowwise_adagrad"), default="rowwise_adagrad", help="of the embedding rows")
-    add("--lr", type=float, default=0.02, help="learning rate of the rows")
+    add("--lr", type=float, default=0.05, help="learning rate of the rows")
     add("--eps", type=float, default=1e-8)
     add("--dense-optimizer", choices=tuple(DENSE_OPTIMIZERS), default="sgd", help="of the dense model")
     add("--dense-lr", type=float, default=0.1, help="learning rate of the dense model")
