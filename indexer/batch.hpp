@@ -57,11 +57,13 @@ class Batch {
         std::uint32_t& job = job_of_table_[table];
         if (job == kNone) {
             if (!dedups_[table]) dedups_[table] = std::make_unique<TableDedup>();
-            jobs_.push_back({table, index, index, 0});
+            jobs_.push_back({table, index, index, 0, wide, size});
             job = static_cast<std::uint32_t>(jobs_.size() - 1);
         } else {
             columns_[jobs_[job].last].next = index;
             jobs_[job].last = index;
+            jobs_[job].wide |= wide;
+            jobs_[job].size += size;
         }
         columns_.push_back({table, wide, values, missing, size, job, kNone, nullptr});
         groups_[tables_[table].group].nnz += size;
@@ -126,6 +128,8 @@ class Batch {
     struct Job {
         std::uint32_t table, first, last;  // its columns, chained by Column::next
         std::uint32_t offset;              // of its unique rows in its group's
+        bool wide;                         // has a column of 64-bit ids
+        std::size_t size;                  // ids in its columns
     };
 
     void place_columns() {
@@ -139,7 +143,7 @@ class Batch {
 
     void deduplicate_table(const Job& job) {
         TableDedup& dedup = *dedups_[job.table];
-        dedup.begin(tables_[job.table], shard_shift_);
+        dedup.begin(tables_[job.table], job.wide, job.size);
         for (std::uint32_t c = job.first; c != kNone; c = columns_[c].next) {
             const Column& column = columns_[c];
             if (column.wide) {
@@ -148,6 +152,7 @@ class Batch {
                 dedup.add(static_cast<const std::uint32_t*>(column.values), column.missing, column.size, column.query);
             }
         }
+        dedup.finish(shard_shift_);
     }
 
     void rebase(const Column& column) {

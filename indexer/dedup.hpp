@@ -27,26 +27,104 @@ inline TableInfo make_table(std::uint32_t uid, std::uint32_t group) {
 
 constexpr std::uint32_t kNone = 0xFFFF'FFFFu;
 
-// Unique ids of one table, in order of first appearance. `slots_` holds positions + 1 and is indexed by the low bits of
-// the hash: all keys of an owner share a route, those of a shard the shard bits, none the probe bits.
+// Spreads ids over the scratch table. Which unique row is where follows from the order of the ids alone, so a cheap
+// multiplication will do here; the full hash is computed once for each unique id.
+constexpr std::uint64_t kScratchMultiplier = 0x9E37'79B9'7F4A'7C15u;
+
+// A slot of the scratch table: an id and its position + 1, 0 where empty. 8 bytes for 32-bit ids, 16 for 64-bit ones.
+template <class Id>
+struct ScratchSlot {
+    Id id;
+    std::uint32_t position_plus_1;
+};
+
+// Open addressing at a load of at most 1/2. Memory is kept between batches, but only the part that a batch needs is
+// cleared and used: one giant batch does not slow the later ones down.
+template <class Id>
+class ScratchTable {
+  public:
+    // Room for `expected` ids before the first growth.
+    void begin(std::size_t expected) {
+        int bits = kFirstBits;
+        while ((std::size_t{1} << bits) < expected * 2) ++bits;
+        resize(bits);
+        std::fill_n(slots_.begin(), mask_ + 1, ScratchSlot<Id>{});
+    }
+
+    // Position of `id`, or `next` after taking it in.
+    std::uint32_t find_or_add(Id id, std::uint32_t next) {
+        std::size_t i = home(id);
+        for (; slots_[i].position_plus_1 != 0; i = (i + 1) & mask_) {
+            if (slots_[i].id == id) return slots_[i].position_plus_1 - 1;
+        }
+        slots_[i] = {id, next + 1};
+        return next;
+    }
+
+    bool full(std::size_t ids) const { return ids * 2 > mask_; }
+
+    // Twice the slots for the ids of `ids`, whose order is their position; that at `skip` has no slot.
+    void grow(const std::vector<std::uint64_t>& ids, std::size_t skip) {
+        resize(64 - shift_ + 1);
+        std::fill_n(slots_.begin(), mask_ + 1, ScratchSlot<Id>{});
+        for (std::size_t p = 0; p < ids.size(); ++p) {
+            if (p != skip) find_or_add(static_cast<Id>(ids[p]), static_cast<std::uint32_t>(p));
+        }
+    }
+
+    std::size_t nbytes() const { return slots_.capacity() * sizeof(ScratchSlot<Id>); }
+
+  private:
+    static constexpr int kFirstBits = 6;
+
+    std::size_t home(Id id) const { return static_cast<std::size_t>(id * kScratchMultiplier >> shift_); }
+
+    void resize(int bits) {
+        mask_ = (std::size_t{1} << bits) - 1;
+        shift_ = 64 - bits;
+        if (slots_.size() <= mask_) slots_.resize(mask_ + 1);
+    }
+
+    std::vector<ScratchSlot<Id>> slots_;
+    std::size_t mask_ = 0;
+    int shift_ = 64;
+};
+
+// Unique ids of one table, in order of first appearance.
 class TableDedup {
   public:
-    void begin(const TableInfo& table, int shard_shift) {
+    // `wide`: a column of the batch has 64-bit ids; `ids` are all that will be added.
+    void begin(const TableInfo& table, bool wide, std::size_t ids) {
         table_ = &table;
-        shard_shift_ = shard_shift;
-        if (slots_.empty()) slots_.resize(64);
-        std::fill(slots_.begin(), slots_.end(), 0u);
+        wide_ = wide;
+        const std::size_t expected = std::min(ids, ids_.size() + ids_.size() / 8);  // as many as in the last batch
+        if (wide) {
+            wide_slots_.begin(expected);
+        } else {
+            narrow_slots_.begin(expected);
+        }
         ids_.clear();
-        hashes_.clear();
-        per_shard_.fill(0);
         missing_at_ = kNone;
     }
 
     template <class Id>
     void add(const Id* values, const std::uint8_t* missing, std::size_t size, std::uint32_t* query) {
-        for (std::size_t i = 0; i < size; ++i) {
-            query[i] = missing != nullptr && missing[i] ? position_of_missing() : position_of(values[i]);
+        if (wide_) {
+            add_to(wide_slots_, values, missing, size, query);
+        } else {
+            add_to(narrow_slots_, values, missing, size, query);
         }
+    }
+
+    // After the last `add`: hashes of the unique ids, and how many fall to each shard.
+    void finish(int shard_shift) {
+        shard_shift_ = shard_shift;
+        hashes_.resize(ids_.size());
+        const std::uint64_t seed = table_->seed;
+        for (std::size_t i = 0; i < ids_.size(); ++i) hashes_[i] = mix64_seeded(seed, ids_[i]);
+        if (missing_at_ != kNone) hashes_[missing_at_] = table_->missing_hash;
+        per_shard_.fill(0);
+        for (const std::uint64_t hash : hashes_) ++per_shard_[shard_bits(hash) >> shard_shift];
     }
 
     std::size_t size() const { return ids_.size(); }
@@ -55,49 +133,48 @@ class TableDedup {
     std::uint32_t missing_at() const { return missing_at_; }
     std::uint32_t in_shard(std::size_t shard) const { return per_shard_[shard]; }
     std::uint32_t shard(std::size_t i) const { return shard_bits(hashes_[i]) >> shard_shift_; }
-    std::size_t nbytes() const { return slots_.capacity() * 4 + (ids_.capacity() + hashes_.capacity()) * 8; }
+    std::size_t nbytes() const {
+        return narrow_slots_.nbytes() + wide_slots_.nbytes() + (ids_.capacity() + hashes_.capacity()) * 8;
+    }
 
   private:
-    std::uint32_t position_of(std::uint64_t id) {
-        const std::uint64_t hash = mix64_seeded(table_->seed, id);
-        const std::size_t mask = slots_.size() - 1;
-        std::size_t slot = hash & mask;
-        for (std::uint32_t found; (found = slots_[slot]) != 0; slot = (slot + 1) & mask) {
-            // The missing key has id 0 in `ids_` but never a slot of its own.
-            if (ids_[found - 1] == id) return found - 1;
+    template <class SlotId, class Id>
+    void add_to(ScratchTable<SlotId>& slots, const Id* values, const std::uint8_t* missing, std::size_t size,
+                std::uint32_t* query) {
+        if (missing == nullptr) {
+            for (std::size_t i = 0; i < size; ++i) query[i] = position_of(slots, static_cast<SlotId>(values[i]));
+            return;
         }
-        const std::uint32_t position = append(id, hash);
-        slots_[slot] = position + 1;
-        if (ids_.size() * 2 > slots_.size()) grow();
+        for (std::size_t i = 0; i < size; ++i) {
+            query[i] = missing[i] ? position_of_missing() : position_of(slots, static_cast<SlotId>(values[i]));
+        }
+    }
+
+    template <class SlotId>
+    std::uint32_t position_of(ScratchTable<SlotId>& slots, SlotId id) {
+        const auto next = static_cast<std::uint32_t>(ids_.size());
+        const std::uint32_t position = slots.find_or_add(id, next);
+        if (position == next) {
+            ids_.push_back(id);
+            if (slots.full(ids_.size())) slots.grow(ids_, missing_at_);
+        }
         return position;
     }
 
+    // The missing key stands among the unique ids, with id 0, but has no slot.
     std::uint32_t position_of_missing() {
-        if (missing_at_ == kNone) missing_at_ = append(0, table_->missing_hash);
+        if (missing_at_ == kNone) {
+            missing_at_ = static_cast<std::uint32_t>(ids_.size());
+            ids_.push_back(0);
+        }
         return missing_at_;
     }
 
-    std::uint32_t append(std::uint64_t id, std::uint64_t hash) {
-        ids_.push_back(id);
-        hashes_.push_back(hash);
-        ++per_shard_[shard_bits(hash) >> shard_shift_];
-        return static_cast<std::uint32_t>(ids_.size() - 1);
-    }
-
-    void grow() {
-        const std::size_t mask = slots_.size() * 2 - 1;
-        slots_.assign(mask + 1, 0u);
-        for (std::uint32_t i = 0; i < ids_.size(); ++i) {
-            if (i == missing_at_) continue;
-            std::size_t slot = hashes_[i] & mask;
-            while (slots_[slot] != 0) slot = (slot + 1) & mask;
-            slots_[slot] = i + 1;
-        }
-    }
-
     const TableInfo* table_ = nullptr;
+    bool wide_ = false;
     int shard_shift_ = 0;
-    std::vector<std::uint32_t> slots_;  // power of two, load at most 1/2
+    ScratchTable<std::uint32_t> narrow_slots_;
+    ScratchTable<std::uint64_t> wide_slots_;
     std::vector<std::uint64_t> ids_, hashes_;
     std::array<std::uint32_t, kMaxShards> per_shard_{};
     std::uint32_t missing_at_ = kNone;

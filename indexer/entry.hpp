@@ -7,6 +7,10 @@
 #include <new>
 #include <utility>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "hashing.hpp"
 
 namespace headrace {
@@ -40,20 +44,38 @@ inline std::uint64_t place_bits(std::uint32_t chunk, std::uint32_t offset) {
     return static_cast<std::uint64_t>(chunk) << kOffsetBits | offset;
 }
 
-// Zeroed entries, aligned to cache lines so that four share one.
+// Zeroed entries, aligned to cache lines so that four share one. A large array is mapped for itself, on huge pages where
+// the system gives them: random reads of a table of gigabytes otherwise miss the translation buffer every time, and
+// memory that the allocator hands out again is already on small pages.
 class EntryArray {
   public:
     EntryArray() = default;
-    explicit EntryArray(std::size_t capacity)
-        : entries_(static_cast<Entry*>(::operator new(capacity * sizeof(Entry), kAlignment))), capacity_(capacity) {
-        std::memset(static_cast<void*>(entries_), 0, capacity * sizeof(Entry));
+    explicit EntryArray(std::size_t capacity) : capacity_(capacity) {
+        if (!is_mapped()) {
+            entries_ = static_cast<Entry*>(::operator new(nbytes(), kAlignment));
+            std::memset(static_cast<void*>(entries_), 0, nbytes());
+            return;
+        }
+#ifdef __linux__
+        entries_ = static_cast<Entry*>(map_aligned(mapped_bytes()));
+        if (entries_ == nullptr) throw std::bad_alloc();
+        madvise(entries_, mapped_bytes(), MADV_HUGEPAGE);  // advice: may be refused
+#endif
     }
     EntryArray(EntryArray&& other) noexcept { swap(other); }
     EntryArray& operator=(EntryArray&& other) noexcept {
         swap(other);
         return *this;
     }
-    ~EntryArray() { ::operator delete(entries_, kAlignment); }
+    ~EntryArray() {
+#ifdef __linux__
+        if (is_mapped()) {
+            munmap(entries_, mapped_bytes());
+            return;
+        }
+#endif
+        ::operator delete(entries_, kAlignment);
+    }
 
     void swap(EntryArray& other) noexcept {
         std::swap(entries_, other.entries_);
@@ -63,6 +85,8 @@ class EntryArray {
     Entry& operator[](std::size_t i) { return entries_[i]; }
     const Entry& operator[](std::size_t i) const { return entries_[i]; }
     std::size_t capacity() const { return capacity_; }
+    // Bytes allocated: whole huge pages where it is mapped.
+    std::size_t nbytes() const { return is_mapped() ? mapped_bytes() : capacity_ * sizeof(Entry); }
     std::size_t home(std::uint64_t hash) const { return probe_home(hash, capacity_); }
     std::size_t next(std::size_t i) const { return ++i == capacity_ ? 0 : i; }
     // Steps forward from a to b, around the end.
@@ -70,7 +94,30 @@ class EntryArray {
     void prefetch(std::uint64_t hash) const { __builtin_prefetch(entries_ + home(hash)); }
 
   private:
+    static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    static constexpr std::size_t kMapFrom = 4 * kHugePage;  // so that rounding up wastes at most a fifth
     static constexpr std::align_val_t kAlignment{64};
+
+#ifdef __linux__
+    bool is_mapped() const { return capacity_ * sizeof(Entry) >= kMapFrom; }
+    std::size_t mapped_bytes() const { return (capacity_ * sizeof(Entry) + kHugePage - 1) / kHugePage * kHugePage; }
+
+    // Zeroed memory that begins at a huge page; null when there is none.
+    static void* map_aligned(std::size_t bytes) noexcept {
+        const std::size_t whole = bytes + kHugePage;
+        void* mapped = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (mapped == MAP_FAILED) return nullptr;
+        char* const first = static_cast<char*>(mapped);
+        const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+        if (before != 0) munmap(first, before);
+        if (before != kHugePage) munmap(first + before + bytes, kHugePage - before);
+        return first + before;
+    }
+#else
+    static constexpr bool is_mapped() { return false; }
+    static constexpr std::size_t mapped_bytes() { return 0; }
+#endif
+
     Entry* entries_ = nullptr;
     std::size_t capacity_ = 0;
 };

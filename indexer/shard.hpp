@@ -122,7 +122,7 @@ class Shard {
 
   private:
     static constexpr std::size_t kFirstCapacity = 64;
-    static constexpr std::ptrdiff_t kAhead = 8;  // keys whose entry is being fetched while one is compared
+    static constexpr std::ptrdiff_t kAhead = 24;  // keys whose entry is being fetched while one is compared
 
     static std::size_t grown(std::size_t capacity) { return capacity + capacity / 4; }
     static std::size_t limit_of(std::size_t capacity) { return capacity / 5 * 4; }
