@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 NATIVE := $(shell find formats indexer ingest embed -name '*.pyx' -o -name '*.hpp')
-CODE := formats indexer ingest embed src/headrace examples benchmarks tests setup.py
+CODE := formats indexer ingest embed src/headrace examples tests setup.py
 
 # make demo DATA=train.tsv EVAL=test.tsv trains on your own Criteo files (then with the torch reference beside it).
 DATA ?=

@@ -239,9 +239,10 @@ class EmbeddingStage(torch.nn.Module):
         return [read_rows(s, g, np.empty((g.num_unique, s.dim), np.float32)) for s, g in pairs]
 
     def _check_batch(self, batch: Batch) -> None:
-        names = tuple(s.name for s in self.schema.sparse)
-        features = [group.features for group in self.schema.groups]
-        if batch.feature_names != names or [group.features for group in batch.groups] != features:
-            raise ValueError(f"a batch of the features {batch.feature_names} for a stage of {names}")
+        if batch.schema is not self.schema and batch.schema != self.schema:
+            raise ValueError(
+                f"a batch of another schema (features {', '.join(batch.feature_names)}) than the stage's: columns, tables, "
+                "dims and optimizers must be the same; give both the same Schema"
+            )
         if batch.plan is not None and len(batch.plan.groups) != len(self.stores):
             raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(self.stores)}")

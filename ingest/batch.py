@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.formats.rows import Source
+from headrace.formats.schema import Schema
 from headrace.ingest.step_plan import StepPlan
 
 Ids = Literal["slot", "raw"]
@@ -64,9 +65,8 @@ class Batch:
     """A mini-batch of B rows.
 
     `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
-    `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `feature_names` are those
-    of the schema's sparse columns, `groups` follow ``Schema.groups``; by `ticket` the index commits the rows that this
-    batch brought, once it is delivered.
+    `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `groups` follow
+    ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered.
     """
 
     dense: Tensor
@@ -75,7 +75,7 @@ class Batch:
     valid: Tensor | None
     plan: StepPlan | None
     source: Source
-    feature_names: tuple[str, ...]
+    schema: Schema
     ticket: int | None = None
 
     @property
@@ -101,6 +101,11 @@ class Batch:
             return tensor
 
         self._map(record)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the schema's sparse columns."""
+        return tuple(s.name for s in self.schema.sparse)
 
     @property
     def group_feature_names(self) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class IndexedRows:
             valid=None,
             plan=plan,
             source=self.source,
-            feature_names=tuple(s.name for s in self.schema.sparse),
+            schema=self.schema,
             ticket=self.ticket,
         )
 

@@ -63,7 +63,7 @@ def make_batch(schema: Schema, ids, index: ToyIndex, *, num_rows=None, weights=N
         valid=None,
         plan=None,
         source=Source(("part-0.tsv",), (SourceRange(0, first_row, num_rows),)),
-        feature_names=tuple(s.name for s in schema.sparse),
+        schema=schema,
     )
 
 
