@@ -8,12 +8,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := $(shell find formats indexer ingest embed -name '*.pyx' -o -name '*.hpp')
 CODE := formats indexer ingest embed src/headrace examples tests setup.py
 
-# make demo DATA=train.tsv EVAL=test.tsv trains on your own Criteo files (then with the torch reference beside it).
+# make demo DATA=train.tsv EVAL=held_out.tsv trains on your own Criteo files, with the torch reference beside it;
+# REFERENCE= leaves the reference out (it keeps a Python dictionary of the ids: for small files).
 DATA ?=
 EVAL ?=
 OUT ?= runs/demo
 DEMO_ROWS ?= 1000000
 DEMO_EVAL_ROWS ?= 50000
+REFERENCE ?= --reference
 OPTIONS ?=
 
 .PHONY: demo test test-long lint format clean
@@ -26,7 +28,7 @@ ifeq ($(DATA),)
 	    --eval runs/data/kaggle-$(DEMO_ROWS)/eval --out $(OUT) --capacity 200000 $(OPTIONS)
 else
 	$(BIN)/python examples/train_dlrm.py --data '$(DATA)' $(if $(EVAL),--eval '$(EVAL)') --out $(OUT) \
-	    --reference --epochs 2 --batch-size 256 $(OPTIONS)
+	    $(REFERENCE) --epochs 2 --batch-size 256 $(OPTIONS)
 endif
 
 test: $(VENV)/.built
@@ -40,7 +42,7 @@ lint: $(VENV)/.built
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/mypy examples/train_dlrm.py
-	$(BIN)/cython-lint $(filter %.pyx,$(NATIVE))
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint $(filter %.pyx,$(NATIVE))
 	$(BIN)/clang-format --dry-run --Werror $(filter %.hpp,$(NATIVE))
 
 format: $(VENV)/.built
@@ -63,5 +65,5 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(NATIVE)
 	touch $@
 
 clean:
-	rm -rf build runs *.egg-info src/*.egg-info
-	find formats indexer ingest embed -name '*.so' -delete
+	rm -rf build *.egg-info src/*.egg-info
+	find formats indexer ingest embed -name '*.so' -delete -o -name '_*.cpp' -delete

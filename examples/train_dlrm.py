@@ -1,10 +1,10 @@
 """Train a DLRM from raw Criteo files, with headrace as the DataLoader.
 
-    python examples/train_dlrm.py --data train.txt --eval test.txt --out runs/mine
+    python examples/train_dlrm.py --data 'day_*.gz' --eval held_out.txt --out runs/mine
 
 With ``--reference`` the same model is trained beside it from the same batches, its embeddings in
 `torch.nn.EmbeddingBag`, and all parameters are compared after every epoch. ``--save-every N`` writes the whole run as
-of one step into OUT/checkpoint, ``--resume`` continues it.
+of one step into OUT/checkpoint, ``--resume`` continues it (with the learning rates that were saved).
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class Trainer:
         """Train the epochs that are left, evaluating after each."""
         while self.loader.epoch < self.options.epochs:
             epoch = self.loader.epoch
-            record = {"epoch": epoch, **self.train_epoch(epoch)}
+            trained = self.train_epoch(epoch)
+            if not trained["rows"]:
+                break  # resumed behind the last batch of the last epoch
+            record = {"epoch": self.loader.epoch - 1, **trained}
             if self.reference is not None:
                 record["reference"] = self.reference.compare(self.model, self.stage, self.loader.index)
             if self.options.eval:
@@ -101,10 +104,11 @@ class Trainer:
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Train to the end of the epoch; its record for the report."""
         self.stage.train()
+        before = self.loader.stats()
         loss_sum, rows = 0.0, 0
         bar = tqdm(unit=" rows", desc=f"epoch {epoch}", mininterval=1.0, file=sys.stderr)
         for batch in self.loader:
-            if self.loader.epoch >= self.options.epochs:  # resumed behind the last batch of the last epoch
+            if self.loader.epoch >= self.options.epochs:
                 break
             loss_sum += self.train_step(batch) * batch.num_rows
             rows += batch.num_rows
@@ -120,8 +124,8 @@ class Trainer:
         return {
             "rows": rows,
             "loss": loss_sum / rows if rows else None,
-            "rows_in": stats["rows_in"],
-            "rows_skipped": stats["rows_skipped"],
+            "rows_in": stats["rows_in"] - (before["rows_in"] or 0),
+            "rows_skipped": stats["rows_skipped"] - (before["rows_skipped"] or 0),
         }
 
     def train_step(self, batch: headrace.Batch) -> float:
@@ -153,6 +157,7 @@ class Trainer:
             index=self.loader.index,
             train=False,
             bad_records=self.options.bad_records,
+            num_workers=self.options.num_workers,
             timeout=self.options.timeout,
         ) as loader:
             return evaluate(loader, logits_of)
@@ -181,7 +186,7 @@ class Trainer:
         last = self.epochs[-1] if self.epochs else {}
         evaluation = last.get("evaluation", {})
         return {
-            "rows": stats["rows"],
+            "rows": sum(e["rows"] for e in self.epochs),
             "epochs": self.epochs,
             "steps": self.step,
             "seconds": seconds,
@@ -215,18 +220,22 @@ def generator_auc(path: Any) -> float | None:
     return value
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The description as it stands, and the default of each option."""
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_HelpFormatter)
     add = parser.add_argument
     add("--data", required=True, help="training files: a path, a glob or a directory; plain or .gz")
     add("--eval", help="evaluation files")
     add("--out", type=Path, default=Path("runs/train"), help="folder of report.json and of the checkpoint")
-    add("--epochs", type=int, default=1)
-    add("--batch-size", type=int, default=2048)
-    add("--dim", type=int, default=16)
+    add("--epochs", type=int, default=1, help="passes over the data")
+    add("--batch-size", type=int, default=2048, help="rows of a step")
+    add("--dim", type=int, default=16, help="values of an embedding row")
     add("--optimizer", choices=("sgd", "rowwise_adagrad"), default="rowwise_adagrad", help="of the embedding rows")
     add("--lr", type=float, default=0.05, help="learning rate of the rows")
-    add("--eps", type=float, default=1e-8)
+    add("--eps", type=float, default=1e-8, help="of row-wise Adagrad")
     add("--dense-optimizer", choices=tuple(DENSE_OPTIMIZERS), default="sgd", help="of the dense model")
     add("--dense-lr", type=float, default=0.1, help="learning rate of the dense model")
     add("--window", type=int, default=32, help="batches planned ahead (L)")
@@ -234,16 +243,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--hot-rows", type=lambda v: v if v == "auto" else int(v), default="auto", help="rows pinned in the R chunk")
     add("--mode", choices=("direct", "arena"), default="arena", help="train in the arena, as planned, or in the chunks")
     add("--num-workers", type=int, default=2, help="threads that decode and index")
-    add("--shuffle", action="store_true")
-    add("--seed", type=int, default=0)
-    add("--bad-records", choices=("raise", "skip"), default="raise")
+    add("--shuffle", action="store_true", help="permute rows within windows")
+    add("--seed", type=int, default=0, help="of everything random")
+    add("--bad-records", choices=("raise", "skip"), default="raise", help="what to do with bad lines")
     add("--timeout", type=float, default=300, help="seconds that a batch may take")
     add("--no-verify-plan", dest="verify_plan", action="store_false", help="do not prove each plan before its step")
     add("--reference", action="store_true", help="train with torch.nn.EmbeddingBag beside it and compare")
     add("--save-every", type=int, default=0, metavar="N", help="save the run every N steps")
     add("--resume", action="store_true", help="continue the run saved in OUT")
     add("--stop-after", type=int, default=0, metavar="N", help="end behind step N, as a crash would (exit code 1)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.resume and options.reference:
+        parser.error("--reference starts with the run: it is not saved, and cannot be resumed")
+    return options
 
 
 def main() -> None:

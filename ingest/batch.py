@@ -17,7 +17,7 @@ Ids = Literal["slot", "raw"]
 """Which ids a conversion gives: positions in the arena, or raw ids."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchGroup:
     """The ids of one row layout; F features, B rows, U unique rows, nnz ids.
 
@@ -51,6 +51,9 @@ class BatchGroup:
     position_offsets: Tensor
     slots: Tensor
 
+    def __repr__(self) -> str:
+        return f"BatchGroup({self.num_features} features, {self.query_ids.numel()} ids, {self.num_unique} unique rows)"
+
     @property
     def num_features(self) -> int:
         return len(self.features)
@@ -60,7 +63,7 @@ class BatchGroup:
         return self.slots.numel()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch:
     """A mini-batch of B rows.
 
@@ -84,6 +87,17 @@ class Batch:
 
     def __len__(self) -> int:
         return self.num_rows
+
+    def __repr__(self) -> str:
+        labels = "no labels" if self.labels is None else f"labels {tuple(self.labels.shape)}"
+        step = "no plan" if self.plan is None else f"step {self.plan.step} of run {self.plan.run}"
+        return f"Batch({self.num_rows} rows, dense {tuple(self.dense.shape)}, {labels}, {list(self.groups)}, {step})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        tensors = [t for item in (self, *self.groups) for t in vars(item).values() if isinstance(t, Tensor)]
+        return sum(t.nbytes for t in tensors)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The batch with its tensors on `device`; plan and source stay plain host data."""

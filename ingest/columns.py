@@ -28,11 +28,39 @@ def null_mask(array: pa.Array) -> Bool | None:
 
 
 def primitive_values(array: pa.Array) -> npt.NDArray[Any]:
-    """A read-only view of a fixed-width array's values; what stands under a null is arbitrary."""
+    """A read-only view of a fixed-width array's values; what stands under a null is arbitrary.
+
+    TypeError for what is not an array of integers or floats of whole bytes.
+    """
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise TypeError(f"a column of {array.type}, where integers or floats are expected")
     dtype = np.dtype(array.type.to_pandas_dtype())
     if len(array) == 0:
         return np.empty(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, count=array.offset + len(array))[array.offset :]
+
+
+def _column(block: RowBlock, name: str) -> pa.Array:
+    """Column `name` of a block; ValueError that names the block's first row when it is not there."""
+    position = block.data.schema.get_field_index(name)
+    if position < 0:
+        have = ", ".join(block.data.schema.names)
+        raise ValueError(f"{_place(block, 0)}: no column {name!r}, which the schema declares; there are {have}")
+    return block.data.column(position)
+
+
+def _values(block: RowBlock, name: str) -> npt.NDArray[Any]:
+    try:
+        return primitive_values(_column(block, name))
+    except TypeError as error:
+        raise TypeError(f"{_place(block, 0)}, column {name!r}: {error}") from None
+
+
+def _place(block: RowBlock, row: int) -> str:
+    if row >= block.num_rows:
+        return "a block without rows"
+    file, line = block.source.locate(row)
+    return f"{file}: row {line}"
 
 
 @dataclass(frozen=True)
@@ -47,9 +75,8 @@ def dense_matrix(block: RowBlock, columns: tuple[Dense, ...]) -> F32:
     """float32 [B, n_dense]: nulls filled, transformed, finite; a value that is not finite raises ValueError."""
     out = np.empty((block.num_rows, len(columns)), np.float32)
     for position, column in enumerate(columns):
-        array = block.data.column(column.name)
-        values = primitive_values(array).astype(np.float64)
-        mask = null_mask(array)
+        values = _values(block, column.name).astype(np.float64)
+        mask = null_mask(_column(block, column.name))
         if mask is not None:
             values[mask] = column.fill
         if column.transform == "log1p":
@@ -61,13 +88,20 @@ def dense_matrix(block: RowBlock, columns: tuple[Dense, ...]) -> F32:
 
 
 def label_matrix(block: RowBlock, schema: Schema) -> F32 | None:
-    """float32 [B] for one label column, [B, n_labels] for several, None for none."""
-    names = tuple(c.name for c in schema.labels if c.name in block.data.schema.names)
+    """float32 [B] for one label column, [B, n_labels] for several, None when the schema declares none.
+
+    A missing label, or one that is not finite, raises ValueError.
+    """
+    names = tuple(c.name for c in schema.labels)
     if not names:
         return None
     out = np.empty((block.num_rows, len(names)), np.float32)
     for position, name in enumerate(names):
-        out[:, position] = primitive_values(block.data.column(name))
+        out[:, position] = _values(block, name)
+        mask = null_mask(_column(block, name))
+        if mask is not None:
+            row = int(np.flatnonzero(mask)[0])
+            raise ValueError(f"{_place(block, row)}, column {name!r}: the label is missing")
     _refuse_non_finite(block, out, names)
     return out[:, 0].copy() if len(names) == 1 else out
 
@@ -77,43 +111,52 @@ def _refuse_non_finite(block: RowBlock, matrix: F32, names: tuple[str, ...]) -> 
     if finite.all():
         return
     row, column = map(int, np.argwhere(~finite)[0])
-    file, line = block.source.locate(row)
     raise ValueError(
-        f"{file}: row {line}, column {names[column]!r}: {matrix[row, column]} is not finite as float32; "
+        f"{_place(block, row)}, column {names[column]!r}: {matrix[row, column]} is not finite as float32; "
         "clip or drop it in a Map before indexing"
     )
 
 
 def id_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
-    """Ids of one feature under its missing policy."""
-    array = block.data.column(feature.name)
+    """Ids of one feature under its missing policy; TypeError for a column of another type than the schema declares."""
+    array = _column(block, feature.name)
     if feature.multi_hot:
-        return _list_column(array, feature, table)
+        if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+            raise TypeError(
+                f"{_place(block, 0)}, column {feature.name!r}: {array.type}, where the schema says multi_hot"
+            )
+        return _list_column(block, array, feature, table)
+    values = as_ids(_values(block, feature.name), f"{_place(block, 0)}, column {feature.name!r}")
     mask = null_mask(array)
     if mask is not None and feature.missing == "raise":
-        file, line = block.source.locate(int(np.flatnonzero(mask)[0]))
-        raise ValueError(f"{file}: row {line}, column {feature.name!r}: missing, and the schema says missing='raise'")
-    values = as_ids(primitive_values(array))
+        raise _missing(block, feature, int(np.flatnonzero(mask)[0]))
     if mask is not None and feature.missing == "drop":
         return Ragged(IdColumn(table, np.ascontiguousarray(values[~mask])), (~mask).astype(np.int32))
     return Ragged(IdColumn(table, values, mask), None)
 
 
-def _list_column(array: pa.ListArray, feature: Sparse, table: int) -> Ragged:
+def _list_column(block: RowBlock, array: pa.ListArray, feature: Sparse, table: int) -> Ragged:
     """A multi-hot column: a null list is one missing value (or none), a null element is a missing value."""
     nulls = null_mask(array)
     flat = array.flatten()  # honours offsets and skips what stands under null lists
     lengths = np.diff(primitive_offsets(array)).astype(np.int32)
     if nulls is not None:
         lengths[nulls] = 0
-    values = as_ids(primitive_values(flat))
+    what = f"{_place(block, 0)}, column {feature.name!r}"
+    try:
+        values = as_ids(primitive_values(flat), what)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
     mask = null_mask(flat)
+    row_of = np.repeat(np.arange(len(lengths)), lengths)
     if feature.missing == "raise" and (nulls is not None or mask is not None):
-        raise ValueError(f"column {feature.name!r}: missing value, and the schema says missing='raise'")
+        rows = np.concatenate(
+            [np.flatnonzero(nulls) if nulls is not None else [], row_of[mask] if mask is not None else []]
+        )
+        raise _missing(block, feature, int(rows.min()))
     if feature.missing == "drop":
         if mask is None:
             return Ragged(IdColumn(table, values), lengths)
-        row_of = np.repeat(np.arange(len(lengths)), lengths)
         kept = np.bincount(row_of[~mask], minlength=len(lengths)).astype(np.int32)
         return Ragged(IdColumn(table, np.ascontiguousarray(values[~mask])), kept)
     if nulls is None:
@@ -125,6 +168,10 @@ def _list_column(array: pa.ListArray, feature: Sparse, table: int) -> Ragged:
     return Ragged(IdColumn(table, values, mask), lengths)
 
 
+def _missing(block: RowBlock, feature: Sparse, row: int) -> ValueError:
+    return ValueError(f"{_place(block, row)}, column {feature.name!r}: missing, and the schema says missing='raise'")
+
+
 def primitive_offsets(array: pa.ListArray) -> npt.NDArray[np.int64]:
     """int64 [n + 1]: list offsets of the array's own slice."""
     if len(array) == 0:
@@ -134,10 +181,10 @@ def primitive_offsets(array: pa.ListArray) -> npt.NDArray[np.int64]:
     return raw[array.offset :].astype(np.int64)
 
 
-def as_ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def as_ids(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
     """Ids as unsigned words: uint32 as it is, 64-bit values by their bits."""
     if values.dtype == np.uint32:
-        return values.astype(np.uint32, copy=False)
+        return values
     if values.dtype in (np.uint64, np.int64):
         return values.view(np.uint64)
-    raise TypeError(f"ids of type {values.dtype} are not uint32, uint64 or int64")
+    raise TypeError(f"{what}: ids of type {values.dtype} are not uint32, uint64 or int64")

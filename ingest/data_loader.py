@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections.abc import Callable, Iterator
 from os import PathLike
@@ -10,11 +11,12 @@ from typing import Any, Literal
 
 from torchdata.nodes import BaseNode
 
+from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
-from headrace.indexer.dit import DIT
+from headrace.indexer.dit import DIT, MAX_THREADS
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
@@ -24,13 +26,14 @@ from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index, index_tables
 from headrace.ingest.nodes.map_rows import Map
-from headrace.ingest.nodes.pin_batches import PinBatches
 from headrace.ingest.nodes.plan_window import PlanWindow
+from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
 from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
 from headrace.ingest.nodes.to_batch import ToBatch
 
 STATE_VERSION = 1
+MAX_TIMEOUT_S = 1_000_000
 SHUFFLE_WINDOW_ROWS = 1 << 17
 
 Paths = str | PathLike[str] | list[str | PathLike[str]]
@@ -52,10 +55,12 @@ class DataLoader:
     schema
         Columns of the dataset.
     index
-        The index table to look ids up in; a new one when not given. ``loader.index`` hands it to another loader.
+        The index table to look ids up in; a new one when not given. ``loader.index`` hands it to an evaluation loader.
+        Only one loader at a time may read ahead into an index for training.
     train
-        True: unseen ids get a row, and each batch carries a plan. False (evaluation): the index is read only, unknown
-        ids are read as what they would be initialised with, and ``batch.plan`` is None.
+        True: unseen ids get a row, and each batch carries a plan. False (evaluation, needs `index`): the index is read
+        only, as it is when a batch is handed out; unknown ids are read as what they would be initialised with, and
+        ``batch.plan`` is None.
     window, capacity, hot_rows, verify_plan
         See :class:`PlanWindow`.
     num_workers
@@ -65,7 +70,7 @@ class DataLoader:
     timeout
         Seconds that `next` may wait before it raises TimeoutError; 0 waits for ever.
     bad_records
-        "raise", "skip", "quarantine", or a :class:`BadRecords` policy.
+        "raise" (the default), "skip", or a :class:`BadRecords` policy. A reader brings its own.
     transform
         A function RowBlock -> RowBlock, applied before batching.
 
@@ -95,60 +100,75 @@ class DataLoader:
         timeout: float = 0,
         seed: int = 0,
         shuffle_window_rows: int = SHUFFLE_WINDOW_ROWS,
-        bad_records: Any = "raise",
+        bad_records: BadRecords | str | None = None,
         transform: Callable[[RowBlock], RowBlock] | None = None,
         verify_plan: bool = False,
     ) -> None:
+        _check_kinds(
+            schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
+            pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool),
+        )  # fmt: skip
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform is a function RowBlock -> RowBlock, got {transform!r}")
+        if not train and index is None:
+            raise ValueError("train=False reads an index: pass index=loader.index of the training loader")
         self.batch_size = check_int("DataLoader", "batch_size", batch_size, minimum=1)
-        self.num_workers = check_int("DataLoader", "num_workers", num_workers, minimum=0)
+        self.num_workers = _check_workers(num_workers)
         self.drop_last = drop_last
         self.schema = schema
         self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
-        self._exact = bad_records == "raise" and transform is None
-        self._reader: RowReader[Any, Any] | None = None
+        self._transformed = transform is not None
         self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
         self._plan: PlanWindow | None = None
 
-        node = self._rows(dataset, bad_records)
+        rows = self._rows(dataset, bad_records)
         if transform is not None:
-            node = Map(node, transform)
+            rows = Map(rows, transform)
         if shuffle:
-            node = self._shuffle = Shuffle(node, window_rows=shuffle_window_rows, seed=seed)
-        batches = BatchRows(node, self.batch_size, drop_last=drop_last)
-        indexed = Index(batches, schema, self.index, insert=train)
-        ready: Node[Batch]
+            rows = self._shuffle = Shuffle(rows, window_rows=shuffle_window_rows, seed=seed)
+        batches = BatchRows(rows, self.batch_size, drop_last=drop_last)
+        ahead = {"prefetch_factor": prefetch_factor, "timeout_s": _check_timeout(timeout)}
+        self._root: Node[Batch]
         if train:
-            ready = self._plan = PlanWindow(
-                indexed, schema, window=window, capacity=capacity, hot_rows=hot_rows, verify=verify_plan
+            self._plan = PlanWindow(
+                Index(batches, schema, self.index),
+                schema,
+                window=window,
+                capacity=capacity,
+                hot_rows=hot_rows,
+                verify=verify_plan,
             )
-        else:
-            ready = ToBatch(indexed)
-        if pin_memory:
-            ready = PinBatches(ready)
-        self._root = Prefetch(ready, prefetch_factor=prefetch_factor, timeout_s=timeout or None)
-
+            self._root = PrefetchPinned(self._plan, **ahead) if pin_memory else Prefetch(self._plan, **ahead)
+        else:  # looked up when it is handed out: what is read ahead would not see the steps in between
+            self._root = ToBatch(Index(Prefetch(batches, **ahead), schema, self.index, insert=False))
+        self._lock = threading.Lock()  # of what follows
         self._epoch = 0  # of the next iteration
-        self._active: _Epoch | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._state: dict[str, Any] | None = None  # as of the last stop
         self._running_epoch = 0
         self._batches = 0  # of the running epoch
+        self._started = False
+        self._active: _Epoch | None = None
+        self._loaded: dict[str, Any] | None = None
         self._stats = LoaderStats()
         self._closed = False
 
-    def _rows(self, dataset: Any, bad_records: Any) -> BaseNode[RowBlock]:
+    def _rows(self, dataset: Any, bad_records: BadRecords | str | None) -> BaseNode[RowBlock]:
+        reads_itself = isinstance(dataset, BaseNode) or hasattr(dataset, "raw_blocks")
+        if reads_itself and bad_records is not None:
+            raise ValueError("bad_records is for files: a reader or node given as the dataset brings its own policy")
         if isinstance(dataset, BaseNode):
             return dataset
-        if not hasattr(dataset, "raw_blocks"):
-            dataset = CriteoFiles(dataset, self.schema, bad_records=bad_records)
-        self._reader = dataset
+        if not reads_itself:
+            dataset = CriteoFiles(dataset, self.schema, bad_records=bad_records or "raise")
+        elif dataset.schema != self.schema:
+            raise ValueError("the reader was made with another schema than the loader's")
         self._read = ReadRows(dataset, num_workers=self.num_workers)
         return self._read
 
     def __len__(self) -> int:
         """Batches of an epoch, where the number of rows is known exactly; else TypeError."""
-        rows = self._reader.num_rows if self._reader is not None and self._exact else None
+        reader = None if self._read is None else self._read.reader
+        rows = reader.num_rows if reader is not None and not reader.may_skip and not self._transformed else None
         if rows is None:
             raise TypeError(
                 "the number of batches is not known: it takes files with a manifest of row counts, bad_records='raise' "
@@ -160,23 +180,27 @@ class DataLoader:
         if self._closed:
             raise RuntimeError("the loader is closed")
         self._end("another iterator was started")
-        loaded, self._loaded = self._loaded, None
+        loaded = self._loaded
         if loaded is None:
             self._begin(self._epoch, None)
         else:
             self._begin(loaded["epoch"], loaded["pipeline"])
             self._batches = loaded["batches"]
-        self._active = _Epoch(self, resumed=loaded is not None and loaded["pipeline"] is not None)
-        return self._active
+        self._loaded = None  # only now: a state that was refused is refused again
+        epoch = _Epoch(self, resumed=loaded is not None and loaded["pipeline"] is not None)
+        with self._lock:
+            self._active = epoch
+        return epoch
 
     def _begin(self, epoch: int, pipeline: dict[str, Any] | None) -> None:
-        self._running_epoch = epoch
-        self._epoch = epoch + 1
-        self._state = None
-        self._batches = 0
         if self._shuffle is not None:
             self._shuffle.set_epoch(epoch)
         self._root.reset(pipeline)
+        self._running_epoch = epoch
+        self._epoch = epoch + 1
+        self._batches = 0
+        self._started = True
+        self._stats.begin_epoch(self._read)
 
     @property
     def epoch(self) -> int:
@@ -184,7 +208,9 @@ class DataLoader:
         return self._running_epoch if self._active is not None else self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Number of the next epoch (it seeds the shuffle)."""
+        """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on."""
+        if self._loaded is not None:
+            raise RuntimeError("load_state_dict() was called: the state says which epoch is continued")
         self._epoch = check_int("DataLoader", "epoch", epoch, minimum=0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,17 +220,15 @@ class DataLoader:
         """
         if self._loaded is not None:
             return copy.deepcopy(self._loaded)
-        started = self._active is not None or self._state is not None
+        between = self._active is None and self._epoch != self._running_epoch + 1  # set_epoch() since
+        started = self._started and not between
         return {
             "version": STATE_VERSION,
             "schema": self.schema.digest,
             "epoch": self._running_epoch if started else self._epoch,
             "batches": self._batches if started else 0,
-            "pipeline": self._pipeline_state() if started else None,
+            "pipeline": self._root.get_state() if started else None,
         }
-
-    def _pipeline_state(self) -> dict[str, Any]:
-        return copy.deepcopy(self._state) if self._state is not None else self._root.get_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
@@ -212,61 +236,64 @@ class DataLoader:
         An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
         next epoch, whole. Loading twice: the last one counts. The batch size may differ from the saved one.
         """
+        if self._closed:
+            raise RuntimeError("the loader is closed")
         _check_state(state_dict, self.schema.digest)
         self._end("load_state_dict() was called; start a new iterator")
         self._loaded = copy.deepcopy({key: state_dict[key] for key in _STATE_KEYS})
-        self._epoch = state_dict["epoch"]
 
     def _end(self, why: str) -> None:
-        """End the active iteration: stop reading ahead, undo what was not handed out."""
-        if self._active is None:
-            return
-        self._state = self._root.get_state()
-        self._active.end(why)
-        self._active = None
-        self._root.reset(None)
+        """End the active iteration: stop reading ahead, undo what was not handed out; bounded."""
+        with self._lock:
+            active, self._active = self._active, None
+        if active is not None:
+            active.end(why)
+            self._root.close()  # the next reset opens it again
 
-    def _next(self, resumed: bool) -> Batch:
+    def _next(self, epoch: _Epoch, resumed: bool) -> Batch:
         begin = time.perf_counter()
         try:
             batch = next(self._root)
         except StopIteration:
             if resumed:  # the state was saved at the very end of an epoch
                 self._begin(self._running_epoch + 1, None)
-                return self._next(False)
-            self._state = self._root.get_state()
-            self._active = None
+                return self._next(epoch, False)
+            self._stats.end_epoch()
+            with self._lock:
+                if self._active is epoch:
+                    self._active = None
             raise
         self._batches += 1
         self._stats.add(batch, wait_s=time.perf_counter() - begin)
         return batch
 
     def stats(self) -> dict[str, Any]:
-        """What was handed out so far, and how long the trainer waited for it.
+        """What was handed out since the loader was made, and how long the trainer waited for it.
 
-        The keys of :class:`LoaderStats`, and `rows_in` and `rows_skipped` (lines read in this epoch, those read ahead
-        included), `window`, `stale_reads` (None unless `verify_plan`) and `index_rows`.
+        The keys of :class:`LoaderStats`, and `window`, `stale_reads` (None unless `verify_plan`) and `index_rows`.
         """
-        read, plan = self._read, self._plan
+        plan = self._plan
         return {
             **self._stats.summary(),
-            "rows_in": None if read is None else read.rows_in,
-            "rows_skipped": None if read is None else read.rows_skipped,
             "window": None if plan is None else plan.window,
             "stale_reads": plan.stale_reads if plan is not None and plan.verify else None,
             "index_rows": len(self.index),
         }
 
     def node_stats(self) -> list[NodeStats]:
-        """Items, bytes, busy and waiting time of each node, source first."""
+        """Items, bytes, busy and waiting time of each node since its last reset, source first."""
         return self._root.all_stats()
 
     def close(self) -> None:
-        """Stop all threads and undo what was not handed out; bounded time, idempotent. The index stays usable."""
-        if self._closed:
-            return
-        self._end("the loader was closed")
+        """Stop all threads and undo what was not handed out; bounded time, idempotent. The index stays usable.
+
+        A `next` that waits in another thread raises :class:`NodeClosedError`.
+        """
         self._closed = True
+        with self._lock:
+            active, self._active = self._active, None
+        if active is not None:
+            active.end("the loader was closed")
         self._root.close()
 
     shutdown = close
@@ -297,16 +324,38 @@ class _Epoch(Iterator[Batch]):
             raise RuntimeError(self._ended)
         resumed, self._resumed = self._resumed, False
         try:
-            return self._loader._next(resumed)
+            return self._loader._next(self, resumed)
         except StopIteration:
             self._exhausted = True
             raise
 
 
+def _check_kinds(**arguments: tuple[object, type]) -> None:
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"DataLoader: {name} is a {kind.__name__}, got {value!r}")
+
+
+def _check_workers(num_workers: object) -> int:
+    number = check_int("DataLoader", "num_workers", num_workers, minimum=0)
+    if number > MAX_THREADS:
+        raise ValueError(f"DataLoader: num_workers is at most {MAX_THREADS}, got {number}")
+    return number
+
+
+def _check_timeout(timeout: object) -> float | None:
+    """Seconds, or None for no limit (0, as in torch)."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_TIMEOUT_S:
+        raise ValueError(f"DataLoader: timeout is seconds from 0 (no limit) to {MAX_TIMEOUT_S}, got {timeout!r}")
+    return float(timeout) or None
+
+
 _STATE_KEYS = ("version", "schema", "epoch", "batches", "pipeline")
 
 
-def _check_state(state: dict[str, Any], schema_digest: str) -> None:
+def _check_state(state: object, schema_digest: str) -> None:
+    if not isinstance(state, dict):
+        raise ValueError(f"not the state of a DataLoader: a {type(state).__name__}")
     missing = [key for key in _STATE_KEYS if key not in state]
     if missing:
         raise ValueError(f"not the state of a DataLoader: {missing[0]!r} is missing")
@@ -314,3 +363,7 @@ def _check_state(state: dict[str, Any], schema_digest: str) -> None:
         raise ValueError(f"state of version {state['version']!r}; this release reads version {STATE_VERSION}")
     if state["schema"] != schema_digest:
         raise ValueError("the state belongs to another schema")
+    for key in ("epoch", "batches"):
+        check_int("state of a DataLoader", key, state[key], minimum=0)
+    if state["pipeline"] is not None and not isinstance(state["pipeline"], dict):
+        raise ValueError(f"state of a DataLoader: pipeline is a dict or None, got {type(state['pipeline']).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,18 +45,25 @@ class IndexedRows:
             arrays += [g.query_ids, g.unique_ids, g.missing, g.locations, g.is_new]
         return sum(a.nbytes for a in arrays if a is not None)
 
-    def unique_tables(self, group: int) -> npt.NDArray[np.uint32]:
-        """uint32 [U]: table uid of each unique row of a group."""
-        indexed = self.groups[group]
-        uids = np.array([self.schema.tables[t].uid for t in indexed.tables], np.uint32)
-        return np.repeat(uids, np.diff(indexed.table_offsets))
+    @cached_property
+    def unique_tables(self) -> tuple[npt.NDArray[np.uint32], ...]:
+        """For each group uint32 [U]: table uid of each unique row."""
+        uids = np.array([t.uid for t in self.schema.tables], np.uint32)
+        return tuple(np.repeat(uids[list(g.tables)], np.diff(g.table_offsets)) for g in self.groups)
+
+    def unique_keys(self) -> list[FetchKeys]:
+        """For each group the keys of its unique rows."""
+        return [
+            FetchKeys(ids=g.unique_ids, tables=tables, missing=g.missing)
+            for g, tables in zip(self.groups, self.unique_tables, strict=True)
+        ]
 
     def keys_of(self, group: int, unique: I64) -> FetchKeys:
         """Keys of the unique rows at positions `unique` of a group."""
         indexed = self.groups[group]
         return FetchKeys(
             ids=indexed.unique_ids[unique],
-            tables=self.unique_tables(group)[unique],
+            tables=self.unique_tables[group][unique],
             missing=indexed.missing[unique],
         )
 
@@ -90,7 +98,7 @@ class IndexedRows:
             offsets=torch.from_numpy(offsets),
             weights=None,
             unique_ids=torch.from_numpy(indexed.unique_ids),
-            unique_tables=torch.from_numpy(self.unique_tables(ordinal)),
+            unique_tables=torch.from_numpy(self.unique_tables[ordinal]),
             missing=torch.from_numpy(indexed.missing),
             locations=torch.from_numpy(indexed.locations),
             positions=torch.from_numpy(positions),

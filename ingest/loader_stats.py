@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from headrace.ingest.batch import Batch
+from headrace.ingest.nodes.read_rows import ReadRows
 
 
 class LoaderStats:
@@ -15,6 +16,8 @@ class LoaderStats:
 
     ==================== ==============================================================================
     `rows`, `batches`    handed out
+    `rows_in`            rows read from files, bad ones counted and read ahead included; None with a node as dataset
+    `rows_skipped`       of these, bad ones left out
     `ids`                categorical values looked up
     `unique_share`       unique rows of the batches over ids
     `hit_rate`           unique rows that were in the arena for an earlier step, over unique rows
@@ -23,7 +26,7 @@ class LoaderStats:
     `r_coverage_unique`  unique rows that are pinned, over unique rows
     `bytes_planned`      bytes that the plans move between host and device, both directions
     `trainer_wait_s`     seconds that `next` took
-    `trainer_wait_share` the same over the seconds between the first `next` and the last
+    `trainer_wait_share` the same over the seconds between the first `next` of an epoch and its last
     `rows_per_s`         rows over those seconds
     ==================== ==============================================================================
     """
@@ -32,15 +35,38 @@ class LoaderStats:
         self._batches = self._rows = self._ids = self._unique = 0
         self._hits = self._planned = self._bytes = 0
         self._hot_ids = self._hot_unique = self._r_rows = 0
-        self._wait_s = self._span_s = 0.0
-        self._begin: float | None = None
+        self._wait_s = 0.0
+        self._span_s = 0.0  # of the epochs before
+        self._begin: float | None = None  # first `next` of the running epoch
+        self._last = 0.0
+        self._read: ReadRows | None = None
+        self._counted = False
+        self._rows_in = self._rows_skipped = 0  # of the epochs before, less what a resumed one had counted
+
+    def begin_epoch(self, read: ReadRows | None) -> None:
+        """An epoch was started or resumed; `read` counts its rows."""
+        self.end_epoch()
+        self._read = read
+        if read is not None:
+            self._counted = True
+            self._rows_in -= read.rows_in
+            self._rows_skipped -= read.rows_skipped
+
+    def end_epoch(self) -> None:
+        """The epoch is over: its counts and its time are added up."""
+        if self._read is not None:
+            self._rows_in += self._read.rows_in
+            self._rows_skipped += self._read.rows_skipped
+            self._read = None
+        self._span_s = self._span()
+        self._begin = None
 
     def add(self, batch: Batch, *, wait_s: float) -> None:
         """Count a batch for which the trainer waited `wait_s` seconds until now."""
         now = time.perf_counter()
         if self._begin is None:
             self._begin = now - wait_s
-        self._span_s = now - self._begin
+        self._last = now
         self._wait_s += wait_s
         self._batches += 1
         self._rows += batch.num_rows
@@ -63,10 +89,16 @@ class LoaderStats:
                 self._hot_ids += int(counts[planned.hot].sum())
                 self._hot_unique += int(planned.hot.sum())
 
+    def _span(self) -> float:
+        return self._span_s + (self._last - self._begin if self._begin is not None else 0.0)
+
     def summary(self) -> dict[str, Any]:
         """The keys of the class docstring."""
+        read = self._read
         return {
             "rows": self._rows,
+            "rows_in": self._rows_in + (read.rows_in if read else 0) if self._counted else None,
+            "rows_skipped": self._rows_skipped + (read.rows_skipped if read else 0) if self._counted else None,
             "batches": self._batches,
             "ids": self._ids,
             "unique_share": _share(self._unique, self._ids),
@@ -76,8 +108,8 @@ class LoaderStats:
             "r_coverage_unique": _share(self._hot_unique, self._unique),
             "bytes_planned": self._bytes,
             "trainer_wait_s": self._wait_s,
-            "trainer_wait_share": _share(self._wait_s, self._span_s),
-            "rows_per_s": _share(self._rows, self._span_s),
+            "trainer_wait_share": _share(self._wait_s, self._span()),
+            "rows_per_s": _share(self._rows, self._span()),
         }
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from torchdata.nodes import BaseNode
 
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
-from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexTable
+from headrace.indexer.indexed import IndexTable
 from headrace.ingest.columns import Ragged, dense_matrix, id_column, label_matrix
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
@@ -26,22 +25,29 @@ def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
 class Index(Node[IndexedRows]):
     """Look the ids of each row block up in the index; with ``insert=True`` unseen ids get a row.
 
-    New rows are provisional until their batch is delivered to the trainer: `reset` and `close` undo the rest. With
-    ``insert=False`` (evaluation) nothing is inserted and unknown ids have the location ABSENT.
+    New rows are provisional until their batch is delivered to the trainer: `reset` and `close` undo the rest. One node
+    at a time may insert into an index; RuntimeError when another one has read ahead into it. With ``insert=False``
+    (evaluation) nothing is inserted and ids without a committed row have the location ABSENT.
     """
 
-    def __init__(self, source: BaseNode[RowBlock], schema: Schema, index: DIT, *, insert: bool = True) -> None:
+    def __init__(self, source: Iterable[RowBlock], schema: Schema, index: DIT, *, insert: bool = True) -> None:
         super().__init__(source)
+        _check_tables(schema, index)
         self.schema = schema
         self.index = index
         self.insert = insert
         self._tables = {t.name: i for i, t in enumerate(schema.tables)}
 
     def _next(self) -> IndexedRows:
-        return self._indexed(self._pull())
+        block: RowBlock = self._pull()
+        if self.insert and not self.index.writer_is(self):
+            raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
+        return self._indexed(block)
 
     def _reset(self, state: State | None) -> None:
         self._undo()
+        if self.insert:
+            self.index.claim_writer(self)
         self._reset_source(state)
 
     def _close(self) -> None:
@@ -55,8 +61,9 @@ class Index(Node[IndexedRows]):
         super().delivered(item)
 
     def _undo(self) -> None:
-        if self.insert and not self.index.closed:
+        if self.insert and not self.index.closed and self.index.writer_is(self):
             self.index.undo_after(None)
+            self.index.release_writer(self)
 
     def _indexed(self, block: RowBlock) -> IndexedRows:
         dense = dense_matrix(block, self.schema.dense)  # may refuse the rows: before the index learns of them
@@ -86,4 +93,15 @@ def _lengths(columns: Sequence[Ragged], rows: int) -> I32 | None:
     return np.concatenate([np.ones(rows, np.int32) if c.lengths is None else c.lengths for c in columns])
 
 
-__all__ = ["IdColumn", "Index", "IndexedGroup", "index_tables"]
+def _check_tables(schema: Schema, index: DIT) -> None:
+    """ValueError unless the index was made for the schema's tables: ids are looked up by the ordinal of the table."""
+    expected = index_tables(schema)
+    if index.tables == expected:
+        return
+    for table, wanted, found in zip(schema.tables, expected, index.tables, strict=False):
+        if wanted != found:
+            raise ValueError(
+                f"the index was made for other tables than the schema's: table {table.name!r} is {wanted}, "
+                f"the index has {found} in its place; use the schema that the index was made with"
+            )
+    raise ValueError(f"the index was made for {len(index.tables)} tables, the schema has {len(expected)}")

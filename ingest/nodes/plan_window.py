@@ -14,9 +14,11 @@ from headrace.formats.schema import Schema
 from headrace.indexer.hotset import PresenceCounter, choose_hot
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.checks import check_int
+from headrace.ingest.engine.errors import add_context
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import Snapshot, State
 from headrace.ingest.indexed_rows import IndexedRows
+from headrace.ingest.plan.capacity import CapacityError
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
 from headrace.ingest.step_plan import EMPTY_KEYS, I64, U64, FetchKeys, StepPlan
@@ -26,6 +28,8 @@ PEEK_BATCHES = 100
 
 DEFAULT_CAPACITY_ROWS = 1 << 20
 """Arena rows of each layout when none are asked for."""
+
+NO_ROWS: U64 = np.empty(0, np.uint64)
 
 ONE_RANK_PIN_COST = 0.5
 """Price of pinning a row, in late fetches a batch: with one rank nothing is all-reduced, but a pinned row takes a slot
@@ -43,7 +47,9 @@ class PlanWindow(Node[Batch]):
 
     `hot_rows` rows of each layout are pinned in the arena's R chunk: those present in most of the first
     :data:`PEEK_BATCHES` batches, which are buffered for it. "auto" takes the rows that the threshold rule of
-    :func:`headrace.indexer.hotset.choose_hot` names, at most half of the arena.
+    :func:`headrace.indexer.hotset.choose_hot` names, at most half of the arena. Pinned rows never make a stream
+    unplannable: where a later batch does not fit beside them, a new run of the planners begins without any. A batch
+    that does not fit into the arena at all raises CapacityError, after the batches before it.
 
     With ``verify=True`` every plan is proved by :class:`PlanVerifier` before it is handed out; a violation raises.
     """
@@ -68,15 +74,21 @@ class PlanWindow(Node[Batch]):
         self._forget()
 
     def _forget(self) -> None:
-        self._run = next(_RUNS)
-        self._step = 0
         self._held: deque[tuple[IndexedRows, Snapshot]] = deque()  # read, not yet handed out
-        self._unpushed = 0  # the last so many of them are not yet known to the planners
-        self._planners: list[WindowPlanner] = []
-        self._verifier: PlanVerifier | None = None
         self._source_ended = False
         self._source_error: Exception | None = None
         self._handed_out: Snapshot | None = None
+        self._drop_run()
+
+    def _drop_run(self) -> None:
+        """Forget the planners: the next plan is the first of a new run."""
+        self._run = next(_RUNS)
+        self._step = 0
+        self._unpushed = len(self._held)  # the last so many of them are not yet known to the planners
+        self._planning = False
+        self._planners: list[WindowPlanner] = []
+        self._verifier: PlanVerifier | None = None
+        self._refused: CapacityError | None = None  # the next batch to push does not fit
 
     def _reset(self, state: State | None) -> None:
         self._forget()
@@ -88,7 +100,7 @@ class PlanWindow(Node[Batch]):
 
     def _close(self) -> None:
         self._held.clear()
-        self._planners = []
+        self._drop_run()
 
     @property
     def stale_reads(self) -> int:
@@ -100,6 +112,8 @@ class PlanWindow(Node[Batch]):
         if not self._held:
             self._check_tail()
             raise self._source_error or StopIteration
+        if self._refused is not None and self._unpushed == len(self._held):
+            raise self._refused
         rows, self._handed_out = self._held.popleft()
         following = self._held[0][0] if self._held else None
         plan = self._plan(rows, following)
@@ -108,7 +122,7 @@ class PlanWindow(Node[Batch]):
 
     def _fill(self) -> None:
         """Read and push until the next step can be planned."""
-        if not self._planners:
+        if not self._planning:
             self._start()
         while not self._source_ended and len(self._held) <= self.window:
             self._read()
@@ -119,7 +133,7 @@ class PlanWindow(Node[Batch]):
             rows = self._pull()
         except StopIteration:
             self._source_ended = True
-        except Exception as error:
+        except Exception as error:  # an interrupt is no item of the stream: it is raised at once
             self._source_error, self._source_ended = error, True
         else:
             self._held.append((rows, self._source_state()))
@@ -127,21 +141,39 @@ class PlanWindow(Node[Batch]):
 
     def _push(self) -> None:
         """Make known to the planners what the window of the next step contains, and the end of the stream."""
-        while self._unpushed and len(self._held) - self._unpushed <= self.window:
+        while self._unpushed and self._refused is None and len(self._held) - self._unpushed <= self.window:
             rows = self._held[len(self._held) - self._unpushed][0]
-            for planner, group in zip(self._planners, rows.groups, strict=True):
-                planner.push(group.locations)
+            try:
+                for planner, group in zip(self._planners, rows.groups, strict=True):
+                    planner.push(group.locations)
+            except CapacityError as error:
+                self._give_way(rows, error)
+                return
             self._unpushed -= 1
-        if self._source_ended and not self._unpushed:
+        if self._refused is not None or (self._source_ended and not self._unpushed):
             for planner in self._planners:
-                planner.finish()
+                planner.finish()  # also before a batch that does not fit: the ones before it are still planned
 
-    def _start(self) -> None:
+    def _give_way(self, rows: IndexedRows, error: CapacityError) -> None:
+        """A batch does not fit: without pinned rows it may; else it is refused in its place."""
+        if any(planner.r_rows for planner in self._planners):
+            self._drop_run()
+            self._start(pin=False)
+            self._push()
+            return
+        if rows.num_rows:
+            file, row = rows.source.locate(0)
+            add_context(error, f"the batch begins at row {row} of {file}")
+        self._refused = error
+        self._push()
+
+    def _start(self, *, pin: bool = True) -> None:
         """Choose the hot rows from the head of the stream, then start the planners."""
-        if self.hot_rows != 0:
+        self._planning = True
+        if pin and self.hot_rows != 0:
             while not self._source_ended and len(self._held) < PEEK_BATCHES:
                 self._read()
-        hot = [self._choose_hot(g) for g in range(len(self.schema.groups))]
+        hot = [self._choose_hot(g) if pin else NO_ROWS for g in range(len(self.schema.groups))]
         for rows in hot:
             planner = WindowPlanner(window=self.window, capacity=self.capacity, r_rows=len(rows))
             planner.set_hot(rows)
@@ -156,7 +188,7 @@ class PlanWindow(Node[Batch]):
     def _choose_hot(self, group: int) -> U64:
         batches = [rows.groups[group].locations for rows, _ in self._held]
         if self.hot_rows == 0 or not batches:
-            return np.empty(0, np.uint64)
+            return NO_ROWS
         return choose_pinned(batches, capacity=self.capacity, hot_rows=self.hot_rows)
 
     def _plan(self, rows: IndexedRows, following: IndexedRows | None) -> StepPlan:
@@ -171,7 +203,7 @@ class PlanWindow(Node[Batch]):
             ahead_keys=_keys(following, [g.ahead.fetch_unique for g in groups]),
         )
         if self._verifier is not None:
-            self._verifier.assert_valid(plan, [g.locations for g in rows.groups])
+            self._verifier.assert_valid(plan, [g.locations for g in rows.groups], rows.unique_keys())
         return plan
 
     def _check_tail(self) -> None:

@@ -4,13 +4,14 @@ The usual way in is :class:`DataLoader` with a :class:`Schema`, and :class:`Embe
 are here too, for those who compose a loader of their own.
 """
 
-from headrace.embed.checkpoint import load_run, save_run
+from headrace._version import __version__
+from headrace.embed.checkpoint import CheckpointError, SavedRun, load_run, save_run
 from headrace.embed.initializer import Constant, Normal, Uniform
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
-from headrace.formats.errors import BadRecordError, CorruptShardError, ManifestError
+from headrace.formats.errors import BadRecordError, BadRecordLimitError, CorruptShardError, ManifestError
 from headrace.formats.generate.generate import generate
 from headrace.formats.manifest import read_manifest
 from headrace.formats.rows import RowBlock, Source, SourceRange
@@ -19,6 +20,7 @@ from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
+from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
@@ -29,19 +31,22 @@ from headrace.ingest.nodes.plan_window import PlanWindow
 from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
 from headrace.ingest.nodes.to_batch import ToBatch
+from headrace.ingest.plan.capacity import CapacityError
 from headrace.ingest.plan.planner import WindowPlanner
 from headrace.ingest.plan.verifier import PlanVerifier
+from headrace.ingest.plan.violations import PlanViolationError
 from headrace.ingest.step_plan import StepPlan
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ABSENT",
     "BadRecordError",
+    "BadRecordLimitError",
     "BadRecords",
     "Batch",
     "BatchGroup",
     "BatchRows",
+    "CapacityError",
+    "CheckpointError",
     "Constant",
     "CorruptShardError",
     "CriteoFiles",
@@ -56,13 +61,16 @@ __all__ = [
     "ManifestError",
     "Map",
     "Node",
+    "NodeClosedError",
     "Normal",
     "ParallelMap",
     "PlanVerifier",
+    "PlanViolationError",
     "PlanWindow",
     "Prefetch",
     "ReadRows",
     "RowBlock",
+    "SavedRun",
     "Schema",
     "SchemaError",
     "Shuffle",
@@ -74,6 +82,7 @@ __all__ = [
     "ToBatch",
     "Uniform",
     "WindowPlanner",
+    "__version__",
     "criteo_schema",
     "generate",
     "load_run",

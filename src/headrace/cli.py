@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace._version import __version__
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
@@ -25,11 +27,25 @@ class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "rows"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else click.IntRange(0).convert(value, param, ctx)
+        if value == "auto":
+            return value
+        try:
+            return click.IntRange(0).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
 
 
 def _json_option(command: _F) -> _F:
-    return click.option("--json", "json_path", metavar="FILE", help='Write the result as JSON ("-": stdout).')(command)
+    return click.option(
+        "--json", "json_path", metavar="FILE", callback=_writable, help='Write the result as JSON ("-": stdout).'
+    )(command)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """Refuse at once, not after an hour of work, what cannot be written."""
+    if path not in (None, "-") and not os.path.isdir(os.path.dirname(os.path.abspath(str(path)))):
+        raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(str(path)))!r}", ctx, param)
+    return path
 
 
 def _report(result: dict[str, Any], json_path: str | None) -> None:
@@ -37,9 +53,11 @@ def _report(result: dict[str, Any], json_path: str | None) -> None:
     if json_path == "-":
         click.echo(json.dumps(result, indent=2))
         return
-    width = max(map(len, result))
-    for key, value in result.items():
-        click.echo(f"{key:<{width}}  {f'{value:,.4f}' if isinstance(value, float) else value}")
+    shown = {k: v for k, v in result.items() if not isinstance(v, dict)}
+    width = max(map(len, shown))
+    for key, value in shown.items():
+        text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
+        click.echo(f"{key:<{width}}  {text}")
     if json_path:
         with open(json_path, "w", encoding="utf-8") as file:
             file.write(json.dumps(result, indent=2) + "\n")
@@ -56,7 +74,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="headrace")
+@click.version_option(__version__)
 def main() -> None:
     """Stream click logs into the training of recommender models."""
 
@@ -73,7 +91,7 @@ def main() -> None:
 @click.option("--compression", type=click.Choice(["none", "gzip"]), default="none", show_default=True)
 @click.option("--labels/--no-labels", default=True)
 @click.option("--max-cardinality", type=click.IntRange(1), help="Cap of the ids of a column.")
-@click.option("--overwrite", is_flag=True, help="Replace what the folder holds.")
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier run wrote there.")
 @_json_option
 def generate_command(preset: str, out: str, compression: str, json_path: str | None, **options: Any) -> None:
     """Write synthetic files of a public dataset's format, with calibrated skew and learnable labels."""
@@ -82,7 +100,7 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 
 
 @main.command("replay")
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
@@ -91,17 +109,19 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 )
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--shuffle", is_flag=True, help="Permute rows within windows.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the shuffle.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
 @click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
 @_json_option
 def replay(
-    data: str, dim: int, epochs: int, labels: bool, hot_rows: Any, json_path: str | None, **options: Any
+    data: tuple[str, ...], dim: int, epochs: int, labels: bool, hot_rows: Any, json_path: str | None, **options: Any
 ) -> None:
-    """Run the loader over Criteo text files, without a model."""
+    """Run the loader over Criteo text files (paths, globs or folders), without a model."""
     schema = criteo_schema(dim=dim, labels=labels)
-    with DataLoader(data, schema=schema, hot_rows=hot_rows, **options) as loader:
+    with DataLoader(data[0] if len(data) == 1 else list(data), schema=schema, hot_rows=hot_rows, **options) as loader:
         for _ in range(epochs):
             for _batch in loader:
                 pass

@@ -106,4 +106,44 @@ def test_labels_are_a_vector_a_matrix_or_none():
     y, z = pa.array([1, 0], pa.float32()), pa.array([0, 1], pa.float32())
     assert label_matrix(block(y=y), one).tolist() == [1, 0]
     assert label_matrix(block(y=y, z=z), two).tolist() == [[1, 0], [0, 1]]
-    assert label_matrix(block(x=y), one) is None
+    assert label_matrix(block(x=y), Schema()) is None
+
+
+def test_a_label_that_is_missing_or_gone_is_refused():
+    schema = Schema(labels=(Label(name="y"),))
+    with pytest.raises(ValueError, match=r"a\.tsv: row 11, column 'y': the label is missing"):
+        label_matrix(block(y=pa.array([1, None], pa.float32())), schema)
+    with pytest.raises(ValueError, match=r"a\.tsv: row 10: no column 'y', which the schema declares; there are x"):
+        label_matrix(block(x=pa.array([1], pa.float32())), schema)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([True]), pa.array(["a"]), pa.array([None]), pa.array([[1]]), pa.array([1.5]),
+        pa.array([1], pa.date32()), pa.array([1], pa.time32("s")), pa.array(["a"]).dictionary_encode(),
+        pa.array([1], pa.int32()),
+    ],
+    ids=lambda a: str(a.type),
+)  # fmt: skip
+def test_ids_of_another_type_name_the_column(array):
+    with pytest.raises(TypeError, match=r"a\.tsv: row 10, column 'c': "):
+        id_column(block(c=array), Sparse(name="c"), 0)
+
+
+@pytest.mark.parametrize("array", [pa.array([1], pa.uint32()), pa.array([[1]], pa.list_(pa.uint32(), 1))])
+def test_multi_hot_of_another_type_names_the_column(array):
+    with pytest.raises(TypeError, match="column 'c': .* is no list"):
+        id_column(block(c=array), Sparse(name="c", multi_hot=True), 0)
+
+
+def test_multi_hot_missing_refused_names_the_row():
+    array = pa.array([[1], [2, None], None], pa.list_(pa.uint32()))
+    with pytest.raises(ValueError, match=r"a\.tsv: row 11, column 'c': missing"):
+        id_column(block(c=array), Sparse(name="c", multi_hot=True, missing="raise"), 0)
+
+
+@pytest.mark.parametrize("array", [pa.array([True]), pa.array([None]), pa.array(["1"])], ids=lambda a: str(a.type))
+def test_dense_of_another_type_names_the_column(array):
+    with pytest.raises(TypeError, match=r"a\.tsv: row 10, column 'x': "):
+        dense_matrix(block(x=array), (Dense(name="x"),))

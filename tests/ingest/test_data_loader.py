@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -345,6 +347,163 @@ def test_stats_add_up(data, schema):
     ]
     assert stats["r_coverage"] == int(sum(hot)) / (26 * ROWS)
     assert stats["bytes_planned"] == sum(b.plan.bytes_fetched + b.plan.bytes_written_back for b in batches)
+
+
+def test_counts_add_up_over_epochs_and_after_a_resume(data, schema):
+    with loader_of(data, schema) as loader:
+        list(loader)
+        list(loader)
+        assert (loader.stats()["rows"], loader.stats()["rows_in"]) == (2 * ROWS, 2 * ROWS)
+        for _, _batch in zip(range(4), loader, strict=False):
+            state = loader.state_dict()
+    with loader_of(data, schema) as resumed:
+        resumed.load_state_dict(state)
+        rest = sum(b.num_rows for b in resumed)
+        assert rest == ROWS - 40
+        assert resumed.stats()["rows"] == rest
+        assert resumed.stats()["rows_in"] >= rest  # its first block is read again
+
+
+def test_evaluation_is_looked_up_when_it_is_handed_out(data, schema):
+    with loader_of(data, schema) as loader:
+        train = iter(loader)
+        next(train)
+        with headrace.DataLoader(
+            data, BATCH, schema=schema, index=loader.index, train=False, prefetch_factor=8
+        ) as evaluation:
+            held = iter(evaluation)
+            next(held)
+            for _ in train:
+                pass
+            assert all((b.groups[0].locations != int(headrace.ABSENT)).all() for b in held)
+
+
+def test_evaluation_needs_an_index(data, schema):
+    with pytest.raises(ValueError, match="train=False reads an index"):
+        headrace.DataLoader(data, schema=schema, train=False)
+
+
+def test_an_index_of_another_schema_is_refused(data, schema):
+    with loader_of(data, schema) as loader:
+        other = headrace.Schema(labels=schema.labels, dense=schema.dense, sparse=schema.sparse[::-1])
+        with pytest.raises(ValueError, match="other tables"):
+            headrace.DataLoader(data, schema=other, index=loader.index, train=False)
+
+
+def test_a_reader_brings_its_own_policy_and_schema(data, schema):
+    reader = headrace.CriteoFiles(data, schema, bad_records="skip")
+    with pytest.raises(ValueError, match="brings its own policy"):
+        headrace.DataLoader(reader, schema=schema, bad_records="skip")
+    with pytest.raises(ValueError, match="another schema"):
+        headrace.DataLoader(reader, schema=headrace.criteo_schema(dim=8))
+
+
+def test_len_follows_the_policy_of_the_reader(tmp_path, schema):
+    headrace.generate("criteo-kaggle", tmp_path / "d", rows=20)
+    for policy, known in (("skip", False), ("raise", True), (headrace.BadRecords(mode="raise"), True)):
+        loader = headrace.DataLoader(
+            headrace.CriteoFiles(tmp_path / "d", schema, bad_records=policy), 10, schema=schema
+        )
+        with loader:
+            if known:
+                assert len(loader) == 2
+            else:
+                with pytest.raises(TypeError, match="not known"):
+                    len(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"shuffle": "yes"}, TypeError),
+        ({"drop_last": 1}, TypeError),
+        ({"schema": None}, TypeError),
+        ({"transform": 5}, TypeError),
+        ({"timeout": float("inf")}, ValueError),
+        ({"timeout": -1}, ValueError),
+        ({"num_workers": 300}, ValueError),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_by_name(data, schema, options, error):
+    with pytest.raises(error, match=next(iter(options))):
+        headrace.DataLoader(data, 10, **{"schema": schema, **options})
+
+
+def test_a_refused_state_is_refused_again(data, schema, tmp_path):
+    write_lines(tmp_path / "other.txt", 30)
+    with loader_of(tmp_path / "other.txt", schema) as other:
+        next(iter(other))
+        state = other.state_dict()
+    with loader_of(data, schema) as loader:
+        loader.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="other files"):
+                iter(loader)
+        for wrong in (None, {**state, "epoch": "x"}, {**state, "batches": True}, {**state, "pipeline": 3}):
+            with pytest.raises(ValueError, match="state of a DataLoader"):
+                loader.load_state_dict(wrong)
+
+
+def test_a_chosen_epoch_is_in_the_state(data, schema):
+    with loader_of(data, schema) as loader:
+        list(loader)
+        loader.set_epoch(9)
+        assert loader.state_dict()["epoch"] == 9
+        state = loader.state_dict()
+    with loader_of(data, schema) as loader:
+        loader.load_state_dict(state)
+        assert sum(b.num_rows for b in loader) == ROWS
+        assert loader.epoch == 10
+        loader.load_state_dict(state)
+        with pytest.raises(RuntimeError, match="state says"):
+            loader.set_epoch(3)
+
+
+def test_close_is_bounded_and_wakes_who_waits(data, schema):
+    begun, go, caught = threading.Event(), threading.Event(), []
+
+    def slow(block):
+        begun.set()
+        go.wait(60)
+        return block
+
+    def wait(it):
+        try:
+            next(it)
+        except headrace.NodeClosedError as error:
+            caught.append(error)
+
+    loader = loader_of(data, schema, transform=slow)
+    thread = threading.Thread(target=wait, args=(iter(loader),))
+    thread.start()
+    assert begun.wait(30)
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="not stopped"):
+        loader.close()
+    assert time.monotonic() - start < 30  # the bound is 5 s; without it, it would be 60
+    thread.join(30)
+    assert [type(e) for e in caught] == [headrace.NodeClosedError]
+    go.set()
+
+
+def test_leaving_with_an_error_keeps_the_users_error(data, schema):
+    blocks = headrace.ReadRows(headrace.CriteoFiles(data, schema))
+    once = Once(iter(list(blocks)))
+
+    def leave():
+        with loader_of(once, schema) as loader:
+            for _batch in loader:
+                raise KeyError("the user's own")
+
+    with pytest.raises(KeyError, match="the user's own"):
+        leave()
+
+
+class Once(headrace.Node):
+    """A source that can be read once."""
+
+    def _next(self):
+        return self._pull()
 
 
 def test_a_user_transform_and_a_user_node(data, schema):

@@ -8,11 +8,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace import DIT, Batch, Index, PlanWindow, Prefetch, RowBlock, Schema, Source, SourceRange, Sparse, ToBatch
+from headrace import (
+    ABSENT,
+    DIT,
+    Batch,
+    CapacityError,
+    Dense,
+    Index,
+    PlanWindow,
+    Prefetch,
+    RowBlock,
+    Schema,
+    Source,
+    SourceRange,
+    Sparse,
+    ToBatch,
+)
 from headrace.ingest.engine.conformance import check_node, check_node_over
 from headrace.ingest.nodes.index import index_tables
-from headrace.ingest.nodes.pin_batches import PinBatches
 from headrace.ingest.nodes.plan_window import choose_pinned
+from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
 from tests.support.batches import digest
 
 SCHEMA = Schema(sparse=(Sparse(name="a"), Sparse(name="b", table="a"), Sparse(name="c", multi_hot=True)))
@@ -116,6 +131,94 @@ def test_evaluation_leaves_the_provisional_rows_of_training_alone():
     assert sum(b.num_rows for b in train) == 20
 
 
+def steps_of(node):
+    return [(b.plan.run, b.plan.step, b.plan.groups[0].r_rows, b.num_rows) for b in node]
+
+
+def grown_blocks() -> list[RowBlock]:
+    """Twelve blocks of the same three ids, then one of thirty."""
+    small = [[1, 2, 3]] * 12
+    out = []
+    for i, ids in enumerate([*small, list(range(1, 31)), *small[:2]]):
+        column = pa.array(ids, pa.uint32())
+        lists = pa.array([[]] * len(ids), pa.list_(pa.uint32()))
+        data = pa.record_batch({"a": column, "b": column, "c": lists})
+        out.append(RowBlock(data, Source(("f",), (SourceRange(0, 100 * i, len(ids)),))))
+    return out
+
+
+@pytest.mark.parametrize("window", [0, 2, 50])
+def test_pinned_rows_give_way_to_a_batch_that_does_not_fit_beside_them(window, monkeypatch):
+    monkeypatch.setattr("headrace.ingest.nodes.plan_window.PEEK_BATCHES", 5)  # the large batch comes later
+    with planned(grown_blocks(), window=window, capacity=30, hot_rows=3) as node:
+        steps = steps_of(node)
+    assert [rows for *_, rows in steps] == [3] * 12 + [30] + [3] * 2
+    assert [r_rows for *_, r_rows, _ in steps][-1] == 0
+    first = [run for run, *_ in steps].index(steps[-1][0])
+    assert [step for _, step, *_ in steps] == [*range(first), *range(len(steps) - first)]
+    assert first == max(0, 12 - window)
+
+
+@pytest.mark.parametrize("hot_rows", [0, 3, "auto"])
+@pytest.mark.parametrize("window", [0, 2, 50])
+def test_a_batch_that_does_not_fit_at_all_is_refused_in_its_place(window, hot_rows):
+    with planned(grown_blocks(), window=window, capacity=29, hot_rows=hot_rows) as node:
+        got = []
+        with pytest.raises(CapacityError, match="30") as caught:
+            got.extend(node)
+    assert caught.value.rows_needed == 30
+    assert got == []  # `extend` keeps nothing of an iterator that raises
+    with planned(grown_blocks(), window=window, capacity=29, hot_rows=hot_rows) as node:
+        assert [next(node).num_rows for _ in range(12)] == [3] * 12
+        with pytest.raises(CapacityError) as caught:
+            next(node)
+    assert "row 1200 of f" in " ".join(caught.value.headrace_context)
+
+
+def test_a_schema_without_sparse_columns_is_planned_and_verified():
+    schema = Schema(dense=(Dense(name="d"),))
+    rows = [RowBlock(pa.record_batch({"d": pa.array([i], pa.int64())}), Source(("f",), (SourceRange(0, i, 1),)))
+            for i in range(5)]  # fmt: skip
+    chain = PlanWindow(Index(rows, schema, DIT([])), schema, window=2, verify=True)
+    with chain:
+        assert [b.dense.item() for b in chain] == [0, 1, 2, 3, 4]
+
+
+def test_an_index_of_other_tables_is_refused():
+    other = Schema(sparse=(Sparse(name="c", multi_hot=True), Sparse(name="a"), Sparse(name="b", table="a")))
+    with pytest.raises(ValueError, match="other tables than the schema's: table 'a'"):
+        Index(blocks(), SCHEMA, DIT(index_tables(other)))
+    with pytest.raises(ValueError, match="made for 1 tables"):
+        Index(blocks(), SCHEMA, DIT(index_tables(SCHEMA)[:1]))
+
+
+def test_one_loader_at_a_time_reads_ahead_into_an_index():
+    index = new_index()
+    first = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=2, capacity=40)
+    second = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=2, capacity=40)
+    next(first)
+    with pytest.raises(RuntimeError, match="another loader"):
+        next(second)
+    second.close()
+    assert sum(b.num_rows for b in first) == 20  # undisturbed
+    second.reset()
+    assert sum(b.num_rows for b in second) == 24  # its turn, since the first has ended
+    first.close()
+    second.close()
+
+
+def test_evaluation_sees_committed_rows_only():
+    index = new_index()
+    train = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=4, capacity=40)
+    next(train)
+    committed = set(index.snapshot().column("location").to_pylist())
+    assert index.num_provisional > 0
+    with ToBatch(Index(blocks(), SCHEMA, index, insert=False)) as evaluation:
+        found = {x for b in evaluation for x in b.groups[0].locations.tolist()} - {int(ABSENT)}
+    assert found == committed
+    train.close()
+
+
 def test_pinned_rows_are_the_most_present_ones_and_leave_room():
     batches = [np.array(b, np.uint64) for b in ([5, 1, 2], [5, 1], [5, 9], [5, 8])]
     assert choose_pinned(batches, capacity=100, hot_rows=2).tolist() == [5, 1]
@@ -127,6 +230,7 @@ def test_pinned_rows_are_the_most_present_ones_and_leave_room():
 def test_pinning_gives_its_warning_and_changes_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        pinned = PinBatches(planned(blocks()))
-    with pinned, planned(blocks()) as plain:
+        pinned = PrefetchPinned(planned(blocks()))
+    with pinned, Prefetch(planned(blocks())) as plain:
         assert [digest(b) for b in pinned] == [digest(b) for b in plain]
+        assert pinned.get_state() == plain.get_state()  # a run saved with it continues without it
