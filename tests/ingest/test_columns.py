@@ -133,7 +133,7 @@ def test_ids_of_another_type_name_the_column(array):
 
 @pytest.mark.parametrize("array", [pa.array([1], pa.uint32()), pa.array([[1]], pa.list_(pa.uint32(), 1))])
 def test_multi_hot_of_another_type_names_the_column(array):
-    with pytest.raises(TypeError, match="column 'c': .* is no list"):
+    with pytest.raises(TypeError, match=r"column 'c': .* is no list"):
         id_column(block(c=array), Sparse(name="c", multi_hot=True), 0)
 
 
