@@ -13,7 +13,7 @@ from headrace.indexer.indexed import U32, U64, Bool, IndexTable
 class NativeDedup:
     """Unique rows of batches, without an index."""
 
-    def __init__(self, tables: Sequence[IndexTable], num_groups: int, num_threads: int) -> None: ...
+    def __init__(self, tables: Sequence[IndexTable], num_groups: int, num_threads: int, multiplier: int) -> None: ...
     def deduplicate(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
         """Arrays of each group, owned by the caller."""
     def close(self) -> None:
@@ -23,14 +23,21 @@ class NativeIndex:
     """The index; an `IndexCore`."""
 
     def __init__(
-        self, tables: Sequence[IndexTable], num_groups: int, num_shards: int, num_threads: int, owner_rank: int
+        self,
+        tables: Sequence[IndexTable],
+        num_groups: int,
+        num_shards: int,
+        num_threads: int,
+        owner_rank: int,
+        multiplier: int,
     ) -> None: ...
     def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]:
         """Arrays of each group, owned by the caller, and the batch's ticket."""
     def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
-        """As `index`, inserting nothing."""
+        """As `index`, finding committed rows only and inserting nothing."""
     def commit(self, ticket: int) -> None: ...
     def undo_after(self, ticket: int | None) -> None: ...
+    def open_tickets(self) -> int: ...
     def committed_rows(self) -> int: ...
     def provisional_rows(self) -> int: ...
     def nbytes(self) -> int: ...
@@ -56,5 +63,8 @@ class NativeIndex:
 def mix64(table_uid: int, missing: bool, ids: U64) -> U64:
     """Native `hashing.mix64`: uint64 [n] hashes of uint64 [n] ids."""
 
-def probe_home(hashes: U64, capacity: int) -> npt.NDArray[np.int64]:
-    """Native `hashing.probe_home`: int64 [n] for uint64 [n] hashes."""
+def permuted(numbers: U64, multiplier: int) -> U64:
+    """Native `hashing.permuted`: uint64 [n] for uint64 [n] hashes or ids."""
+
+def probe_home(positions: U64, capacity: int) -> npt.NDArray[np.int64]:
+    """Native `hashing.probe_home`: int64 [n] for uint64 [n] permuted hashes."""

@@ -10,7 +10,8 @@ import numpy as np
 
 cdef extern from "hashing.hpp" namespace "headrace" nogil:
     uint64_t c_mix64 "headrace::mix64"(uint32_t uid, cbool missing, uint64_t id) noexcept
-    uint64_t c_probe_home "headrace::probe_home"(uint64_t hash, uint64_t capacity) noexcept
+    uint64_t c_permuted "headrace::permuted"(uint64_t x, uint64_t multiplier) noexcept
+    uint64_t c_probe_home "headrace::probe_home"(uint64_t position, uint64_t capacity) noexcept
 
 
 cdef extern from "batch.hpp" namespace "headrace" nogil:
@@ -40,7 +41,9 @@ cdef extern from "batch.hpp" namespace "headrace" nogil:
 
 cdef extern from "engine.hpp" namespace "headrace" nogil:
     cppclass Engine:
-        Engine(vector[TableInfo] tables, size_t num_groups, size_t num_shards, unsigned num_threads) except +
+        Engine(
+            vector[TableInfo] tables, size_t num_groups, size_t num_shards, unsigned num_threads, uint64_t multiplier
+        ) except +
         Batch* acquire() except +
         void release(Batch* batch) noexcept
         void deduplicate(Batch& batch) except +
@@ -67,13 +70,15 @@ cdef extern from "dit.hpp" namespace "headrace" nogil:
 
     cppclass Dit:
         Dit(
-            vector[TableInfo] tables, size_t num_groups, uint32_t num_shards, unsigned num_threads, uint32_t owner_rank
+            vector[TableInfo] tables, size_t num_groups, uint32_t num_shards, unsigned num_threads,
+            uint32_t owner_rank, uint64_t multiplier
         ) except +
         Engine& engine() noexcept
         int64_t insert(Batch& batch) except +
         void lookup(Batch& batch) except +
         void commit(int64_t ticket) except +
         void undo_after(int64_t ticket, cbool none) except +
+        uint64_t open_tickets() except +
         uint64_t committed_rows() except +
         uint64_t provisional_rows() except +
         uint64_t nbytes() except +
@@ -181,8 +186,8 @@ cdef class NativeDedup:
 
     cdef unique_ptr[Engine] engine
 
-    def __cinit__(self, tables, size_t num_groups, unsigned num_threads):
-        self.engine.reset(new Engine(_tables(tables), num_groups, 1, num_threads))
+    def __cinit__(self, tables, size_t num_groups, unsigned num_threads, uint64_t multiplier):
+        self.engine.reset(new Engine(_tables(tables), num_groups, 1, num_threads, multiplier))
 
     def deduplicate(self, columns):
         cdef Batch* batch = self.engine.get().acquire()
@@ -201,8 +206,16 @@ cdef class NativeIndex:
 
     cdef unique_ptr[Dit] dit
 
-    def __cinit__(self, tables, size_t num_groups, uint32_t num_shards, unsigned num_threads, uint32_t owner_rank):
-        self.dit.reset(new Dit(_tables(tables), num_groups, num_shards, num_threads, owner_rank))
+    def __cinit__(
+        self,
+        tables,
+        size_t num_groups,
+        uint32_t num_shards,
+        unsigned num_threads,
+        uint32_t owner_rank,
+        uint64_t multiplier,
+    ):
+        self.dit.reset(new Dit(_tables(tables), num_groups, num_shards, num_threads, owner_rank, multiplier))
 
     def index(self, columns):
         cdef Dit* dit = self.dit.get()
@@ -236,6 +249,12 @@ cdef class NativeIndex:
         cdef int64_t after = 0 if none else ticket
         with nogil:
             self.dit.get().undo_after(after, none)
+
+    def open_tickets(self):
+        cdef uint64_t count
+        with nogil:
+            count = self.dit.get().open_tickets()
+        return count
 
     def committed_rows(self):
         cdef uint64_t rows
@@ -347,10 +366,21 @@ def mix64(uint32_t table_uid, bint missing, const uint64_t[::1] ids):
     return out
 
 
-def probe_home(const uint64_t[::1] hashes, uint64_t capacity):
-    out = np.empty(hashes.shape[0], np.int64)
+def permuted(const uint64_t[::1] numbers, uint64_t multiplier):
+    out = np.empty(numbers.shape[0], np.uint64)
+    cdef uint64_t[::1] view = out
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(numbers.shape[0]):
+            view[i] = c_permuted(numbers[i], multiplier)
+    return out
+
+
+def probe_home(const uint64_t[::1] positions, uint64_t capacity):
+    out = np.empty(positions.shape[0], np.int64)
     cdef int64_t[::1] view = out
     cdef Py_ssize_t i
-    for i in range(hashes.shape[0]):
-        view[i] = <int64_t> c_probe_home(hashes[i], capacity)
+    with nogil:
+        for i in range(positions.shape[0]):
+            view[i] = <int64_t> c_probe_home(positions[i], capacity)
     return out

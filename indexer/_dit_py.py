@@ -82,9 +82,10 @@ class PyIndex:
     def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
         self._check_open()
         groups = deduplicate_py(columns, self.tables)
+        provisional = self._provisional()
         for _, unique_ids, missing, locations, _, tables, offsets in groups:
             for row, key in enumerate(_keys(unique_ids, missing, tables, offsets)):
-                locations[row] = self.locations.get(key, ABSENT)
+                locations[row] = ABSENT if key in provisional else self.locations.get(key, ABSENT)
         return groups
 
     def commit(self, ticket: int) -> None:
@@ -106,6 +107,10 @@ class PyIndex:
             for key in reversed(self.pending.pop(undone)):
                 shard, k = self._place(self.locations.pop(key))
                 self.shards[shard].give_back(k)
+
+    def open_tickets(self) -> int:
+        self._check_open()
+        return len(self.pending)
 
     def committed_rows(self) -> int:
         return len(self.locations) - self.provisional_rows()
@@ -138,7 +143,7 @@ class PyIndex:
 
     def snapshot(self) -> CutArrays:
         self._check_open()
-        provisional = {key for keys in self.pending.values() for key in keys}
+        provisional = self._provisional()
         rows = sorted((location, *key) for key, location in self.locations.items() if key not in provisional)
         locations, tables, missing, ids = zip(*rows, strict=True) if rows else ((), (), (), ())
         chunks = [
@@ -187,6 +192,9 @@ class PyIndex:
     def close(self) -> None:
         self.closed = True
         self.locations.clear()
+
+    def _provisional(self) -> set[Key]:
+        return {key for keys in self.pending.values() for key in keys}
 
     def _check_open(self) -> None:
         if self.closed:

@@ -37,8 +37,13 @@ struct Item {
 
 class Batch {
   public:
-    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_shards)
-        : tables_(tables), groups_(num_groups), shard_start_(num_shards + 1), job_of_table_(tables.size(), kNone) {
+    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_shards,
+          std::uint64_t multiplier)
+        : tables_(tables),
+          multiplier_(multiplier),
+          groups_(num_groups),
+          shard_start_(num_shards + 1),
+          job_of_table_(tables.size(), kNone) {
         dedups_.resize(tables.size());
         while ((num_shards << shard_shift_) < kMaxShards) ++shard_shift_;
     }
@@ -56,7 +61,7 @@ class Batch {
         const auto index = static_cast<std::uint32_t>(columns_.size());
         std::uint32_t& job = job_of_table_[table];
         if (job == kNone) {
-            if (!dedups_[table]) dedups_[table] = std::make_unique<TableDedup>();
+            if (!dedups_[table]) dedups_[table] = std::make_unique<TableDedup>(multiplier_);
             jobs_.push_back({table, index, index, 0, wide, size});
             job = static_cast<std::uint32_t>(jobs_.size() - 1);
         } else {
@@ -115,7 +120,7 @@ class Batch {
     std::size_t num_jobs() const { return jobs_.size(); }
     std::uint32_t job_table(std::size_t j) const { return jobs_[j].table; }
     std::uint32_t job_offset(std::size_t j) const { return jobs_[j].offset; }
-    double busy_ms = 0;  // time spent in deduplication of this batch
+    double busy_ms = 0;  // time spent on this batch so far
 
     std::size_t nbytes() const {
         std::size_t bytes = items_.capacity() * sizeof(Item) + cursors_.capacity() * 8;
@@ -189,6 +194,7 @@ class Batch {
     }
 
     const std::vector<TableInfo>& tables_;
+    const std::uint64_t multiplier_;
     std::vector<GroupOut> groups_;
     std::vector<Column> columns_;
     std::vector<Job> jobs_;

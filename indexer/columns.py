@@ -8,10 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace.indexer.checks import check_integer
 from headrace.indexer.indexed import U32, U64, IdColumn, IndexTable
 
 MAX_TABLES = 1 << 16
 """The index entry has 16 bits for the table's ordinal."""
+
+MAX_THREADS = 256
 
 NNZ_LIMIT = (1 << 31) - 1
 """Most ids of one group in one batch: query ids are 32-bit, and signed ones must do for them elsewhere."""
@@ -30,15 +33,15 @@ def check_tables(tables: Sequence[IndexTable]) -> tuple[IndexTable, ...]:
     if len(tables) > MAX_TABLES:
         raise ValueError(f"{len(tables)} tables; the index holds at most {MAX_TABLES}")
     ordinal_of: dict[int, int] = {}
+    checked = []
     for ordinal, table in enumerate(tables):
-        check_integer(f"uid of table {ordinal}", table.uid, 0, (1 << 32) - 1)
-        check_integer(f"group of table {ordinal}", table.group, 0, MAX_TABLES - 1)
-        if table.uid in ordinal_of:
-            raise ValueError(
-                f"tables {ordinal_of[table.uid]} and {ordinal} have the same uid {table.uid}; rename one of them"
-            )
-        ordinal_of[int(table.uid)] = ordinal
-    return tuple(IndexTable(int(t.uid), int(t.group)) for t in tables)
+        uid = check_integer(f"uid of table {ordinal}", table.uid, 0, (1 << 32) - 1)
+        group = check_integer(f"group of table {ordinal}", table.group, 0, MAX_TABLES - 1)
+        if uid in ordinal_of:
+            raise ValueError(f"tables {ordinal_of[uid]} and {ordinal} have the same uid {uid}; rename one of them")
+        ordinal_of[uid] = ordinal
+        checked.append(IndexTable(uid, group))
+    return tuple(checked)
 
 
 def count_groups(tables: Sequence[IndexTable]) -> int:
@@ -62,15 +65,6 @@ def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> 
                 f"group: make the batch smaller"
             )
     return [_checked(column) for column in columns]
-
-
-def check_integer(name: str, value: object, low: int, high: int) -> int:
-    """`value` as an int in [low, high]; TypeError or ValueError naming it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; it must lie in [{low}, {high}]")
-    return int(value)
 
 
 def _check_shape(position: int, column: IdColumn, num_tables: int) -> None:

@@ -27,10 +27,6 @@ inline TableInfo make_table(std::uint32_t uid, std::uint32_t group) {
 
 constexpr std::uint32_t kNone = 0xFFFF'FFFFu;
 
-// Spreads ids over the scratch table. Which unique row is where follows from the order of the ids alone, so a cheap
-// multiplication will do here; the full hash is computed once for each unique id.
-constexpr std::uint64_t kScratchMultiplier = 0x9E37'79B9'7F4A'7C15u;
-
 // A slot of the scratch table: an id and its position + 1, 0 where empty. 8 bytes for 32-bit ids, 16 for 64-bit ones.
 template <class Id>
 struct ScratchSlot {
@@ -39,10 +35,13 @@ struct ScratchSlot {
 };
 
 // Open addressing at a load of at most 1/2. Memory is kept between batches, but only the part that a batch needs is
-// cleared and used: one giant batch does not slow the later ones down.
+// cleared and used: one giant batch does not slow the later ones down. Which unique row is where follows from the order
+// of the ids alone, so a private multiplier may spread them here; the full hash is computed once for each unique id.
 template <class Id>
 class ScratchTable {
   public:
+    explicit ScratchTable(std::uint64_t multiplier) : multiplier_(multiplier) {}
+
     // Room for `expected` ids before the first growth.
     void begin(std::size_t expected) {
         int bits = kFirstBits;
@@ -77,7 +76,7 @@ class ScratchTable {
   private:
     static constexpr int kFirstBits = 6;
 
-    std::size_t home(Id id) const { return static_cast<std::size_t>(id * kScratchMultiplier >> shift_); }
+    std::size_t home(Id id) const { return static_cast<std::size_t>(permuted(id, multiplier_) >> shift_); }
 
     void resize(int bits) {
         mask_ = (std::size_t{1} << bits) - 1;
@@ -85,6 +84,7 @@ class ScratchTable {
         if (slots_.size() <= mask_) slots_.resize(mask_ + 1);
     }
 
+    std::uint64_t multiplier_;
     std::vector<ScratchSlot<Id>> slots_;
     std::size_t mask_ = 0;
     int shift_ = 64;
@@ -93,6 +93,8 @@ class ScratchTable {
 // Unique ids of one table, in order of first appearance.
 class TableDedup {
   public:
+    explicit TableDedup(std::uint64_t multiplier) : narrow_slots_(multiplier), wide_slots_(multiplier) {}
+
     // `wide`: a column of the batch has 64-bit ids; `ids` are all that will be added.
     void begin(const TableInfo& table, bool wide, std::size_t ids) {
         table_ = &table;

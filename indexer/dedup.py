@@ -6,7 +6,9 @@ import os
 from collections.abc import Sequence
 
 from headrace.indexer._dit import NativeDedup
-from headrace.indexer.columns import check_columns, check_integer, check_tables, count_groups
+from headrace.indexer.checks import check_integer
+from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
+from headrace.indexer.hashing import private_multiplier
 from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexedIds, IndexTable
 
 
@@ -14,14 +16,16 @@ class Deduplicator:
     """Unique rows and query ids of batches, as `DIT.index` gives them, with locations ABSENT and nothing new.
 
     Keeps its scratch between batches. `num_threads` counts the calling thread. Any thread may call; after `close`, and
-    in a forked child, RuntimeError.
+    in a forked child, RuntimeError. `multiplier` as for :class:`~headrace.indexer.dit.DIT`.
     """
 
-    def __init__(self, tables: Sequence[IndexTable], *, num_threads: int = 1) -> None:
+    def __init__(
+        self, tables: Sequence[IndexTable], *, num_threads: int = 1, multiplier: int | None = None
+    ) -> None:
         self._tables = check_tables(tables)
         self._pid = os.getpid()
-        threads = check_integer("num_threads", num_threads, 1, 256)
-        self._core = NativeDedup(self._tables, count_groups(self._tables), threads)
+        threads = check_integer("num_threads", num_threads, 1, MAX_THREADS)
+        self._core = NativeDedup(self._tables, count_groups(self._tables), threads, private_multiplier(multiplier))
 
     def deduplicate(self, columns: Sequence[IdColumn]) -> IndexedIds:
         """TypeError, ValueError: see :func:`~headrace.indexer.columns.check_columns`."""

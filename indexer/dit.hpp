@@ -26,11 +26,11 @@ struct CutShape {
 class Dit {
   public:
     Dit(std::vector<TableInfo> tables, std::size_t num_groups, std::uint32_t num_shards, unsigned num_threads,
-        std::uint32_t owner_rank)
-        : engine_(std::move(tables), num_groups, num_shards, num_threads),
+        std::uint32_t owner_rank, std::uint64_t multiplier)
+        : engine_(std::move(tables), num_groups, num_shards, num_threads, multiplier),
           rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits) {
         for (std::uint32_t s = 0; s < num_shards; ++s) {
-            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups));
+            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups, multiplier));
         }
     }
 
@@ -41,11 +41,13 @@ class Dit {
     // Ticket of the batch, whose outputs are set. On bad_alloc or overflow_error the batch has left no trace.
     std::int64_t insert(Batch& batch) {
         const auto open = engine_.enter();
+        const auto sort_begin = Clock::now();
+        batch.sort_by_shard(engine_.pool());
+        batch.busy_ms += ms_since(sort_begin);
         const std::lock_guard<std::mutex> order(order_mutex_);
         const auto begin = Clock::now();
         const std::int64_t ticket = next_ticket_;
         reserve_ticket();
-        batch.sort_by_shard(engine_.pool());
         try {
             engine_.pool().run(shards_.size(), [&](std::size_t s) {
                 if (batch.shard_begin(s) == batch.shard_end(s)) return;
@@ -103,6 +105,12 @@ class Dit {
     }
 
     // --- reading
+
+    std::uint64_t open_tickets() {
+        const auto open = engine_.enter();
+        const std::lock_guard<std::mutex> tickets(ticket_mutex_);
+        return pending_.size();
+    }
 
     std::uint64_t committed_rows() {
         const auto open = engine_.enter();
@@ -212,7 +220,7 @@ class Dit {
         std::vector<std::unique_ptr<LockedShard>> fresh;
         std::size_t c = 0;
         for (std::uint32_t s = 0; s < num_shards; ++s) {
-            fresh.push_back(std::make_unique<LockedShard>(s, num_shards, engine_.num_groups()));
+            fresh.push_back(std::make_unique<LockedShard>(s, num_shards, engine_.num_groups(), engine_.multiplier()));
             std::size_t rows = 0;
             for (std::int64_t left = shape.chunk_counts[s]; left > 0; --left, ++c) {
                 fresh[s]->shard.take_chunk(shape.chunk_groups[c], shape.chunk_rows[c]);
@@ -244,8 +252,8 @@ class Dit {
 
   private:
     struct LockedShard {
-        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups)
-            : shard(number, num_shards, num_groups) {}
+        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, std::uint64_t multiplier)
+            : shard(number, num_shards, num_groups, multiplier) {}
         std::mutex mutex;
         Shard shard;
         double wait_ms = 0;

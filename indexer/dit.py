@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit import NativeIndex
-from headrace.indexer.columns import check_columns, check_integer, check_tables, count_groups
+from headrace.indexer.checks import check_integer
+from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
 from headrace.indexer.core import CutArrays, IndexCore
 from headrace.indexer.dit_stats import DitStats
-from headrace.indexer.hashing import MAX_SHARDS
+from headrace.indexer.hashing import MAX_SHARDS, private_multiplier
 from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexedIds, IndexTable
-
-MAX_THREADS = 256
+from headrace.indexer.writer import WriterClaim
 
 
 class DIT:
@@ -29,18 +29,29 @@ class DIT:
     - a new row's place is a function of the batches before it alone, whatever `num_threads`: shard s hands out the rows
       of its k-th chunk, number k * S + s, in order, to the keys whose hash picks s;
     - after ``undo_after(t)`` the index gives the same places as if the batches after t had never come;
-    - ``len(dit)``, `snapshot` and `restore` know committed rows only.
+    - ``len(dit)``, `lookup`, `snapshot` and `restore` know committed rows only.
 
     Threads: any method from any thread. Batches are taken one after the other; `lookup`, `commit`, `snapshot` and
     `stats` go on beside a running `index`, and wait for one shard's share of it at most. `commit` and `undo_after` wait
     for a running `snapshot`. Not usable in a forked child (RuntimeError). After `close`, RuntimeError.
 
     `num_shards` is a power of two up to 64, and belongs to the data: a snapshot restores into the same number only.
-    `num_threads` counts the calling thread. `owner_rank` stands in every location.
+    `num_threads` counts the calling thread. `owner_rank` stands in every location. `multiplier`, odd and 64-bit, spreads
+    keys over memory; it is drawn at random, so that nobody can choose ids that meet, and no result depends on it: give
+    one only where instruction counts must repeat.
+
+    `claim_writer` and its kin are for loaders that share an index: who reads ahead claims first. `index`, `commit` and
+    `undo_after` do not ask for it.
     """
 
     def __init__(
-        self, tables: Sequence[IndexTable], *, num_shards: int = 64, num_threads: int = 1, owner_rank: int = 0
+        self,
+        tables: Sequence[IndexTable],
+        *,
+        num_shards: int = 64,
+        num_threads: int = 1,
+        owner_rank: int = 0,
+        multiplier: int | None = None,
     ) -> None:
         self._tables = check_tables(tables)
         self._num_shards = check_integer("num_shards", num_shards, 1, MAX_SHARDS)
@@ -48,13 +59,20 @@ class DIT:
             raise ValueError(f"num_shards is {num_shards}; it must be a power of two")
         self._num_threads = check_integer("num_threads", num_threads, 1, MAX_THREADS)
         self._owner_rank = check_integer("owner_rank", owner_rank, 0, (1 << 16) - 1)
+        self._multiplier = private_multiplier(multiplier)
         self._pid = os.getpid()
         self._core = self._make_core()
         self._closed = False
+        self._writer = WriterClaim()
 
     def _make_core(self) -> IndexCore:
         return NativeIndex(
-            self._tables, count_groups(self._tables), self._num_shards, self._num_threads, self._owner_rank
+            self._tables,
+            count_groups(self._tables),
+            self._num_shards,
+            self._num_threads,
+            self._owner_rank,
+            self._multiplier,
         )
 
     @property
@@ -80,9 +98,10 @@ class DIT:
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), ticket)
 
     def lookup(self, columns: Sequence[IdColumn]) -> IndexedIds:
-        """As `index`, but read-only: unknown keys get ABSENT, nothing is inserted or counted, `ticket` is None.
+        """As `index`, but read-only: nothing is inserted or counted, `ticket` is None.
 
-        Provisional rows are found. Beside a running `index` each shard is seen before or after that batch.
+        Keys without a committed row get ABSENT, provisional ones among them: after an undo their place may be another
+        key's. Beside a running `commit` each shard is seen before or after it.
         """
         groups = self._open().lookup(check_columns(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
@@ -97,6 +116,21 @@ class DIT:
         ValueError unless `ticket` is open or the one committed last. Tickets are not given out again.
         """
         self._open().undo_after(None if ticket is None else check_integer("ticket", ticket, 0, (1 << 63) - 1))
+
+    def claim_writer(self, owner: object) -> None:
+        """Make `owner`, held weakly, the one writer; it takes over from one that is gone or has no open tickets.
+
+        RuntimeError while another writer is alive and tickets are open.
+        """
+        self._writer.claim(owner, self._open().open_tickets)
+
+    def release_writer(self, owner: object) -> None:
+        """`owner` writes no longer. Nothing if it is not the writer; allowed after `close`."""
+        self._writer.release(owner)
+
+    def writer_is(self, owner: object) -> bool:
+        """Whether `owner` claimed last and has not released."""
+        return self._writer.holds(owner)
 
     def __len__(self) -> int:
         """Committed rows."""

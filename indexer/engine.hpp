@@ -19,8 +19,14 @@ inline double ms_since(Clock::time_point begin) {
 
 class Engine {
   public:
-    Engine(std::vector<TableInfo> tables, std::size_t num_groups, std::size_t num_shards, unsigned num_threads)
-        : tables_(std::move(tables)), num_groups_(num_groups), num_shards_(num_shards), pool_(num_threads) {}
+    // `multiplier`: odd, private to this instance; see hashing.hpp.
+    Engine(std::vector<TableInfo> tables, std::size_t num_groups, std::size_t num_shards, unsigned num_threads,
+           std::uint64_t multiplier)
+        : tables_(std::move(tables)),
+          num_groups_(num_groups),
+          num_shards_(num_shards),
+          multiplier_(multiplier),
+          pool_(num_threads) {}
 
     // A scratch for one batch; give it back. Never waits for another batch.
     Batch* acquire() {
@@ -28,7 +34,7 @@ class Engine {
         if (free_.empty()) {
             all_.reserve(all_.size() + 1);
             free_.reserve(all_.size() + 1);
-            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_shards_));
+            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_shards_, multiplier_));
             free_.push_back(all_.back().get());
         }
         Batch* batch = free_.back();
@@ -85,6 +91,7 @@ class Engine {
     const std::vector<TableInfo>& tables() const { return tables_; }
     std::size_t num_groups() const { return num_groups_; }
     std::size_t num_shards() const { return num_shards_; }
+    std::uint64_t multiplier() const { return multiplier_; }
     ThreadPool& pool() { return pool_; }
 
     // Of the scratch that no batch holds at this moment.
@@ -98,6 +105,7 @@ class Engine {
   private:
     const std::vector<TableInfo> tables_;
     const std::size_t num_groups_, num_shards_;
+    const std::uint64_t multiplier_;
     ThreadPool pool_;
     std::shared_mutex life_;
     std::atomic<bool> closing_{false};

@@ -87,11 +87,12 @@ class EntryArray {
     std::size_t capacity() const { return capacity_; }
     // Bytes allocated: whole huge pages where it is mapped.
     std::size_t nbytes() const { return is_mapped() ? mapped_bytes() : capacity_ * sizeof(Entry); }
-    std::size_t home(std::uint64_t hash) const { return probe_home(hash, capacity_); }
+    // Of a permuted hash.
+    std::size_t home(std::uint64_t position) const { return probe_home(position, capacity_); }
     std::size_t next(std::size_t i) const { return ++i == capacity_ ? 0 : i; }
     // Steps forward from a to b, around the end.
     std::size_t distance(std::size_t a, std::size_t b) const { return b >= a ? b - a : b + capacity_ - a; }
-    void prefetch(std::uint64_t hash) const { __builtin_prefetch(entries_ + home(hash)); }
+    void prefetch(std::uint64_t position) const { __builtin_prefetch(entries_ + home(position)); }
 
   private:
     static constexpr std::size_t kHugePage = std::size_t{2} << 20;

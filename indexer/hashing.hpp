@@ -5,11 +5,11 @@
 
 namespace headrace {
 
-// hash = route 16 | shard 6 | probe 42. The three are disjoint: keys that share an owner, or a shard, are still spread
-// over whatever the remaining bits pick.
+// hash = route 16 | shard 6 | low 42. Owner and shard are picked by disjoint bits, so keys that share an owner are still
+// spread over shards; the position within a shard is picked by all bits, see probe_home.
 constexpr int kRouteBits = 16;
 constexpr int kShardBits = 6;
-constexpr int kProbeBits = 42;
+constexpr int kLowBits = 42;
 constexpr int kMaxShards = 1 << kShardBits;
 
 inline std::uint64_t splitmix_finalise(std::uint64_t x) {
@@ -40,18 +40,28 @@ inline std::uint64_t mix64(std::uint32_t table_uid, bool missing, std::uint64_t 
 }
 
 inline std::uint32_t route_bucket(std::uint64_t hash) {
-    return static_cast<std::uint32_t>(hash >> (kShardBits + kProbeBits));
+    return static_cast<std::uint32_t>(hash >> (kShardBits + kLowBits));
 }
 
 inline std::uint32_t shard_bits(std::uint64_t hash) {
-    return static_cast<std::uint32_t>(hash >> kProbeBits) & (kMaxShards - 1);
+    return static_cast<std::uint32_t>(hash >> kLowBits) & (kMaxShards - 1);
 }
 
-// Multiply-shift of the 42 probe bits: floor(probe * capacity / 2^42), any capacity. Homes rise with the probe bits, so
-// that a rehash reads and writes both arrays nearly in order.
-inline std::uint64_t probe_home(std::uint64_t hash, std::uint64_t capacity) {
+// A hash or an id as one index sees it: multiplied, folded and multiplied again by the odd multiplier that is its own.
+// mix64 is known and can be inverted, so whoever chooses ids chooses hashes; without the multiplier nobody can tell which
+// of them meet. (Keys of one hash do: there is one of them a table.) The fold is for regular numbers: after a mere product
+// the multiples of some strides lie close together, with one multiplier in twelve.
+inline std::uint64_t permuted(std::uint64_t x, std::uint64_t multiplier) {
     __extension__ using Wide = unsigned __int128;
-    return static_cast<std::uint64_t>((static_cast<Wide>(hash << (kRouteBits + kShardBits)) * capacity) >> 64);
+    const Wide product = static_cast<Wide>(x) * multiplier;
+    return (static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64)) * multiplier;
+}
+
+// Where probing starts: floor(position * capacity / 2^64), any capacity. Homes rise with the position, a permuted hash,
+// so that a rehash reads and writes both arrays nearly in order.
+inline std::uint64_t probe_home(std::uint64_t position, std::uint64_t capacity) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((static_cast<Wide>(position) * capacity) >> 64);
 }
 
 }  // namespace headrace

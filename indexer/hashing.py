@@ -1,20 +1,24 @@
 """The one hash of a key, and which of its bits decide what (twin of ``hashing.hpp``).
 
-``hash = route 16 | shard 6 | probe 42`` bits, from the top: the owner, the shard within the owner's index and the
-position within the shard are picked by disjoint bits, so that keys that share one are still spread over the next.
+``hash = route 16 | shard 6 | low 42`` bits, from the top: the owner and the shard within the owner's index are picked by
+disjoint bits, so that keys that share the one are still spread over the other. The position within a shard is picked by
+the whole hash under an odd multiplier that is private to the index: the hash is known and can be inverted, so without it
+crafted ids could all meet in one place. Owners, shards and places never depend on the multiplier, only the time does.
 The finalisers are those of splitmix64 (Stafford's mix 13) and MurmurHash3.
 """
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+import secrets
 
-U64 = npt.NDArray[np.uint64]
+import numpy as np
+
+from headrace.indexer.checks import check_integer
+from headrace.indexer.indexed import I64, U64
 
 ROUTE_BITS = 16
 SHARD_BITS = 6
-PROBE_BITS = 42
+LOW_BITS = 42
 ROUTE_BUCKETS = 1 << ROUTE_BITS
 MAX_SHARDS = 1 << SHARD_BITS
 
@@ -37,21 +41,36 @@ def mix64(table_uid: int, missing: bool, ids: U64) -> U64:
 
 def route_bucket(hashes: U64) -> U64:
     """Which of the 65,536 route buckets: the top 16 bits."""
-    buckets: U64 = hashes >> np.uint64(SHARD_BITS + PROBE_BITS)
+    buckets: U64 = hashes >> np.uint64(SHARD_BITS + LOW_BITS)
     return buckets
 
 
 def shard_of(hashes: U64, num_shards: int) -> U64:
     """Which of `num_shards` shards (a power of two, at most 64): the top bits of the 6 shard bits."""
-    bits: U64 = (hashes >> np.uint64(PROBE_BITS)) & np.uint64(MAX_SHARDS - 1)
+    bits: U64 = (hashes >> np.uint64(LOW_BITS)) & np.uint64(MAX_SHARDS - 1)
     bits >>= np.uint64(SHARD_BITS - (num_shards.bit_length() - 1))
     return bits
 
 
-def probe_home(hashes: U64, capacity: int) -> npt.NDArray[np.int64]:
-    """Where probing starts in a shard of `capacity` entries: floor(probe bits * capacity / 2^42)."""
-    probe = hashes & np.uint64((1 << PROBE_BITS) - 1)
-    return np.array([int(p) * capacity >> PROBE_BITS for p in probe], np.int64)
+def private_multiplier(given: int | None = None) -> int:
+    """An odd 64-bit number that nobody can guess; or `given`, checked, for runs whose instructions must repeat."""
+    if given is None:
+        return secrets.randbits(64) | 1
+    multiplier = check_integer("multiplier", given, 1, _WORD)
+    if multiplier % 2 == 0:
+        raise ValueError(f"multiplier is {multiplier}; it must be odd")
+    return multiplier
+
+
+def permuted(numbers: U64, multiplier: int) -> U64:
+    """Hashes or ids as one index sees them: the halves of the 128-bit product, folded, times the multiplier again."""
+    products = (number * multiplier for number in numbers.tolist())
+    return np.array([((p & _WORD) ^ (p >> 64)) * multiplier & _WORD for p in products], np.uint64)
+
+
+def probe_home(positions: U64, capacity: int) -> I64:
+    """Where probing starts in a shard of `capacity` entries: floor(permuted hash * capacity / 2^64)."""
+    return np.array([position * capacity >> 64 for position in positions.tolist()], np.int64)
 
 
 def _finalise(x: U64, rounds: tuple[tuple[int, int], ...], last: int) -> U64:

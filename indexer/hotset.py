@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.indexer.indexed import ABSENT, U32, U64, Bool
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
+from headrace.indexer.checks import check_integer
+from headrace.indexer.indexed import ABSENT, F64, I64, U32, U64, Bool
 
 
 def touched_by_any(presence: F64, world_size: int) -> F64:
@@ -67,9 +64,7 @@ class PresenceCounter:
     """
 
     def __init__(self, max_batches: int = 100) -> None:
-        if max_batches < 1:
-            raise ValueError(f"max_batches is {max_batches}; it must be at least 1")
-        self._max_batches = max_batches
+        self._max_batches = check_integer("max_batches", max_batches, 1, (1 << 63) - 1)
         self._num_batches = 0
         self._locations: U64 = np.empty(0, np.uint64)  # ascending
         self._counts: I64 = np.empty((2, 0), np.int64)  # batches, accesses
@@ -144,11 +139,10 @@ class PresenceCounter:
 def _summed(locations: Sequence[U64], counts: Sequence[I64]) -> tuple[U64, I64]:
     """Distinct locations, ascending, and the sums of their columns in counts [2, ...]."""
     every, inverse = np.unique(np.concatenate(locations), return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    starts = np.searchsorted(inverse[order], np.arange(len(every)))
-    stacked = np.concatenate(counts, axis=1)[:, order]  # (2, rows), by location
-    total = np.add.reduceat(stacked, starts, axis=1) if len(every) else stacked[:, :0]
-    return every, total
+    stacked = np.concatenate(counts, axis=1)  # (2, rows)
+    # bincount adds float64: exact, as no count reaches 2^53
+    total = np.stack([np.bincount(inverse, weights=row, minlength=len(every)) for row in stacked])
+    return every, total.astype(np.int64)
 
 
 def _share(counts: I64, hot: Bool) -> float:
@@ -157,8 +151,7 @@ def _share(counts: I64, hot: Bool) -> float:
 
 
 def _check(presence: F64, world_size: int, *costs: float) -> None:
-    if world_size < 1:
-        raise ValueError(f"world_size is {world_size}; it must be at least 1")
+    check_integer("world_size", world_size, 1, 1 << 31)
     if not all(np.isfinite(cost) and cost >= 0 for cost in costs):
         raise ValueError(f"costs are {costs}; each must be finite and not negative")
     if not ((presence >= 0) & (presence <= 1)).all():  # NaN too

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_ROWS = 1 << 14
-"""Rows of one chunk; the low 14 bits of a location are the offset in it."""
+from headrace.indexer.checks import check_integer
+
+OFFSET_BITS = 14
+PLACE_BITS = 46
+TIER_SHIFT = 62
+"""A location, from bit 0: offset in the chunk, chunk number up to `PLACE_BITS`, owner rank up to `TIER_SHIFT`, tier."""
+
+CHUNK_ROWS = 1 << OFFSET_BITS
+"""Rows of one chunk."""
+
+_CHUNKS = 1 << (PLACE_BITS - OFFSET_BITS)
+_RANKS = 1 << (TIER_SHIFT - PLACE_BITS)
 
 ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
-"""Location of a key that a read-only lookup did not find (its tier bits are not those of any tier in use)."""
+"""Location of a key that a read-only lookup did not find committed (its tier bits are not those of any tier in use)."""
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 
@@ -51,7 +62,7 @@ class IndexedGroup:
     `query_ids`     uint32 [nnz]      column-major, position of each id in the unique rows
     `unique_ids`    uint64 [U]        raw id; 0 where missing
     `missing`       bool [U]          the row of a missing value
-    `locations`     uint64 [U]        where the row lives; ABSENT where a read-only lookup found nothing
+    `locations`     uint64 [U]        where the row lives; ABSENT where a read-only lookup found no committed row
     `is_new`        bool [U]          inserted by this very batch
     `tables`        ints, T           ordinals of the group's tables that occur in this batch's columns
     `table_offsets` int64 [T + 1]     table j's unique rows are [table_offsets[j], table_offsets[j + 1])
@@ -64,7 +75,7 @@ class IndexedGroup:
     locations: U64
     is_new: Bool
     tables: tuple[int, ...]
-    table_offsets: npt.NDArray[np.int64]
+    table_offsets: I64
 
     @property
     def num_unique(self) -> int:
@@ -83,19 +94,20 @@ class IndexedIds:
 
 
 def pack_location(chunk: int, offset: int, *, rank: int = 0, tier: int = 0) -> int:
-    """Location word: tier 2 bits | owner rank 16 | chunk 32 | offset 14."""
-    return (tier << 62) | (rank << 46) | (chunk << 14) | offset
+    """Location word: tier 2 bits | owner rank 16 | chunk 32 | offset 14. TypeError, ValueError for what does not fit."""
+    return (
+        check_integer("tier", tier, 0, 3) << TIER_SHIFT
+        | check_integer("rank", rank, 0, _RANKS - 1) << PLACE_BITS
+        | check_integer("chunk", chunk, 0, _CHUNKS - 1) << OFFSET_BITS
+        | check_integer("offset", offset, 0, CHUNK_ROWS - 1)
+    )
 
 
 def unpack_location(location: int) -> tuple[int, int, int, int]:
     """(tier, rank, chunk, offset) of a location word."""
     return (
-        location >> 62,
-        (location >> 46) & 0xFFFF,
-        (location >> 14) & 0xFFFF_FFFF,
+        location >> TIER_SHIFT,
+        (location >> PLACE_BITS) & (_RANKS - 1),
+        (location >> OFFSET_BITS) & (_CHUNKS - 1),
         location & (CHUNK_ROWS - 1),
     )
-
-
-def total_unique(groups: Sequence[IndexedGroup]) -> int:
-    return sum(g.num_unique for g in groups)

@@ -27,9 +27,10 @@ struct ProbeCounts {
 class Shard {
   public:
     // Shards start at capacities spread over one growth factor, so that they do not all grow in the same batch.
-    Shard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups)
+    Shard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, std::uint64_t multiplier)
         : number_(number),
           num_shards_(num_shards),
+          multiplier_(multiplier),
           entries_(kFirstCapacity + kFirstCapacity / 4 * number / num_shards),
           last_chunk_(num_groups, -1) {
         set_limit();
@@ -42,9 +43,9 @@ class Shard {
     void insert(const Item* begin, const Item* end, const std::vector<TableInfo>& tables, const GroupOut* groups,
                 std::int64_t ticket, std::uint64_t rank_bits) {
         for (const Item* item = begin; item != end; ++item) {
-            if (end - item > kAhead) entries_.prefetch(item[kAhead].hash);
+            if (end - item > kAhead) entries_.prefetch(permuted(item[kAhead].hash, multiplier_));
             const std::uint64_t key = key_bits(item->table, item->missing);
-            std::size_t slot = entries_.home(item->hash);
+            std::size_t slot = home(item->hash);
             const bool found = find(item->id, key, slot);
             const std::uint32_t group = tables[item->table].group;
             const std::uint64_t word = found ? entries_[slot].word : add(*item, key, slot, group, tables, ticket);
@@ -53,14 +54,16 @@ class Shard {
         }
     }
 
+    // Committed rows only: a provisional one may be undone, and its place taken by another key.
     void lookup(const Item* begin, const Item* end, const std::vector<TableInfo>& tables, const GroupOut* groups,
                 std::uint64_t rank_bits) const {
         for (const Item* item = begin; item != end; ++item) {
-            if (end - item > kAhead) entries_.prefetch(item[kAhead].hash);
+            if (end - item > kAhead) entries_.prefetch(permuted(item[kAhead].hash, multiplier_));
             const GroupOut& out = groups[tables[item->table].group];
-            std::size_t slot = entries_.home(item->hash);
+            std::size_t slot = home(item->hash);
             std::uint64_t steps = 0;
-            const bool found = probe(item->id, key_bits(item->table, item->missing), slot, steps);
+            const bool found = probe(item->id, key_bits(item->table, item->missing), slot, steps) &&
+                               committed(entries_[slot]);
             out.locations[item->position] = found ? rank_bits | (entries_[slot].word & kPlaceMask) : kAbsent;
             out.is_new[item->position] = 0;
         }
@@ -90,7 +93,7 @@ class Shard {
 
     // False if the key is there already.
     bool put(std::uint64_t hash, std::uint64_t id, std::uint64_t word) {
-        std::size_t slot = entries_.home(hash);
+        std::size_t slot = home(hash);
         std::uint64_t steps = 0;
         if (probe(id, word & ~kPlaceMask, slot, steps)) return false;
         entries_[slot] = {id, word};
@@ -115,8 +118,7 @@ class Shard {
         for (std::size_t i = 0; i < entries_.capacity(); ++i) {
             const Entry& entry = entries_[i];
             if (!entry.occupied()) continue;
-            const std::size_t k = entry.chunk() / num_shards_;
-            if (entry.offset() < chunks_[k].committed) on_row(k, entry);
+            if (committed(entry)) on_row(std::size_t{entry.chunk() / num_shards_}, entry);
         }
     }
 
@@ -126,6 +128,8 @@ class Shard {
 
     static std::size_t grown(std::size_t capacity) { return capacity + capacity / 4; }
     static std::size_t limit_of(std::size_t capacity) { return capacity / 5 * 4; }
+    std::size_t home(std::uint64_t hash) const { return entries_.home(permuted(hash, multiplier_)); }
+    bool committed(const Entry& entry) const { return entry.offset() < chunks_[entry.chunk() / num_shards_].committed; }
     void set_limit() { limit_ = limit_of(entries_.capacity()); }
 
     // From the key's home to the key, or to the empty entry that ends its run; one always exists, load <= 0.8.
@@ -182,7 +186,7 @@ class Shard {
 
     // The newest row of its group leaves; a chunk that becomes empty is the last one taken.
     void remove(const Entry& row, const std::vector<TableInfo>& tables) {
-        std::size_t slot = entries_.home(hash_of(row, tables));
+        std::size_t slot = home(hash_of(row, tables));
         std::uint64_t steps = 0;
         if (!probe(row.id, row.word & ~kPlaceMask, slot, steps)) return;
         close_gap(slot, tables);
@@ -198,8 +202,8 @@ class Shard {
     // tombstones, so a run never outlives its rows.
     void close_gap(std::size_t hole, const std::vector<TableInfo>& tables) {
         for (std::size_t i = entries_.next(hole); entries_[i].occupied(); i = entries_.next(i)) {
-            const std::size_t home = entries_.home(hash_of(entries_[i], tables));
-            if (entries_.distance(home, i) < entries_.distance(hole, i)) continue;
+            const std::size_t start = home(hash_of(entries_[i], tables));
+            if (entries_.distance(start, i) < entries_.distance(hole, i)) continue;
             entries_[hole] = entries_[i];
             hole = i;
         }
@@ -216,7 +220,7 @@ class Shard {
     }
 
     std::size_t empty_slot(std::uint64_t hash) const {
-        std::size_t slot = entries_.home(hash);
+        std::size_t slot = home(hash);
         while (entries_[slot].occupied()) slot = entries_.next(slot);
         return slot;
     }
@@ -227,6 +231,7 @@ class Shard {
     }
 
     std::uint32_t number_, num_shards_;
+    std::uint64_t multiplier_;
     EntryArray entries_;
     std::size_t rows_ = 0, limit_ = 0;
     std::vector<Chunk> chunks_;

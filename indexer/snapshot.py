@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.indexer.columns import check_integer
+from headrace.indexer.checks import check_integer
 from headrace.indexer.core import CutArrays
-from headrace.indexer.indexed import CHUNK_ROWS, U32, IndexTable
+from headrace.indexer.indexed import CHUNK_ROWS, OFFSET_BITS, PLACE_BITS, U32, IndexTable
 
 VERSION = 1
 _KEY = b"headrace.index"
@@ -74,13 +75,15 @@ def unpack(table: pa.Table, identity: Identity) -> tuple[U32, CutArrays]:
 
 
 def write(table: pa.Table, path: Path) -> None:
-    """Write to a temporary file beside `path`, flush it to the disk, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write to a temporary file of its own beside `path`, flush it to the disk, rename: the last writer wins, whole."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
     try:
-        with open(temporary, "wb") as file:
+        with open(descriptor, "wb") as file:
             with pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
             file.flush()
+            os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
@@ -188,14 +191,15 @@ def _check_places(cut: CutArrays, identity: Identity) -> None:
     shards = np.repeat(np.arange(identity.num_shards), cut.chunk_counts)
     firsts = np.cumsum(cut.chunk_counts) - cut.chunk_counts
     numbers = (np.arange(len(shards)) - firsts[shards]) * identity.num_shards + shards  # chunk numbers, shard by shard
-    if len(numbers) and numbers.max() >= 1 << 32:
+    if len(numbers) and numbers.max() >= 1 << (PLACE_BITS - OFFSET_BITS):
         raise ValueError("the snapshot has more chunks than there are chunk numbers")
     order = np.argsort(numbers)
     rows = cut.chunk_rows[order].astype(np.int64)
     if rows.sum() != len(cut.locations):
         raise ValueError(f"the snapshot has {len(cut.locations)} rows, its chunks {rows.sum()}")
     starts = np.cumsum(rows) - rows
-    chunk_bits = (np.uint64(identity.owner_rank) << np.uint64(46)) | (numbers[order].astype(np.uint64) << np.uint64(14))
+    owner_bits = np.uint64(identity.owner_rank) << np.uint64(PLACE_BITS)
+    chunk_bits = owner_bits | (numbers[order].astype(np.uint64) << np.uint64(OFFSET_BITS))
     offsets = (np.arange(rows.sum()) - np.repeat(starts, rows)).astype(np.uint64)
     wrong = np.flatnonzero(cut.locations != (np.repeat(chunk_bits, rows) | offsets))
     if len(wrong):
@@ -216,7 +220,7 @@ def _ordinals(cut: CutArrays, identity: Identity, group_of: dict[int, int]) -> U
         raise ValueError(f"snapshot row {row} is of table uid {cut.table_uids[row]}, which the index does not have")
     ordinal_of = {t.uid: ordinal for ordinal, t in enumerate(identity.tables)}
     ordinals = np.array([ordinal_of[int(u)] for u in uids], np.uint32)[at]
-    chunk = (cut.locations >> np.uint64(14)) & np.uint64((1 << 32) - 1)
+    chunk = (cut.locations >> np.uint64(OFFSET_BITS)) & np.uint64((1 << (PLACE_BITS - OFFSET_BITS)) - 1)
     shard, k = chunk % np.uint64(identity.num_shards), chunk // np.uint64(identity.num_shards)
     firsts = (np.cumsum(cut.chunk_counts) - cut.chunk_counts).astype(np.uint64)
     group = np.array([group_of[int(u)] for u in uids], np.uint32)[at]

@@ -176,10 +176,18 @@ cdef class PlannerCore:
             self._leave()
 
     def finish(self):
-        self._core.get().finish()
+        self._enter()
+        try:
+            self._core.get().finish()
+        finally:
+            self._leave()
 
     def ready(self):
-        return self._core.get().ready()
+        self._enter()
+        try:
+            return self._core.get().ready()
+        finally:
+            self._leave()
 
     @property
     def finished(self):

@@ -65,13 +65,11 @@ class WindowPlanner {
         return count;
     }
 
-    // Takes the batch whole, or leaves all as it was. `problem()` says where the duplicate is.
+    // Takes the batch whole, or leaves all as it was: all that may throw comes first. `problem()` says where the
+    // duplicate is.
     PushResult push(const uint64_t* locations, size_t count) {
         Batch& batch = batch_of(tail_);
-        batch_bytes_ -= batch.nbytes();
-        batch.rows.resize(count);
-        batch.gap.assign(count, 0);
-        batch_bytes_ += batch.nbytes();
+        resize(batch, count);
         table_.find_or_add(locations, count, batch.rows.data());
         const PushResult result = examine(batch);
         if (result != PUSHED) {
@@ -151,6 +149,19 @@ class WindowPlanner {
 
     Batch& batch_of(uint32_t step) { return batches_[step % batches_.size()]; }
     bool in_window(const Row& row) const { return row.uses_end > head_; }
+
+    // The buffers of a step that is not in the window; `batch_bytes_` stays right when memory runs out between the two.
+    void resize(Batch& batch, size_t count) {
+        const size_t before = batch.nbytes();
+        try {
+            batch.rows.resize(count);
+            batch.gap.assign(count, 0);
+        } catch (...) {
+            batch_bytes_ += batch.nbytes() - before;
+            throw;
+        }
+        batch_bytes_ += batch.nbytes() - before;
+    }
 
     PushResult examine(const Batch& batch) {
         const size_t count = batch.rows.size();

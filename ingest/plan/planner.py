@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.indexer.checks import check_integer
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.plan import _planner, _planner_py
 from headrace.ingest.plan._raw import Core, RawPlan
@@ -46,24 +47,24 @@ class WindowPlanner:
     Invariants: resident rows <= capacity; every cold row is in [r_rows, capacity), every hot one in its own slot of
     [0, r_rows); D_t is resident at step t.
 
-    One thread at a time (RuntimeError otherwise), but `stats()` and `nbytes` may be read from any; the GIL is released
+    One thread at a time (RuntimeError otherwise, `ready` and `finish` included), but `stats()` and `nbytes` may be read
+    from any; the GIL is released
     while it plans. `native=False` takes the twin in Python.
     """
 
     def __init__(self, *, window: int, capacity: int, r_rows: int = 0, native: bool = True) -> None:
-        if not 0 <= window <= MAX_WINDOW:
-            raise ValueError(f"window {window} is not in [0, {MAX_WINDOW}]")
-        if not 0 <= capacity <= MAX_CAPACITY:
-            raise ValueError(f"capacity {capacity} is not in [0, {MAX_CAPACITY}] rows")
-        if not 0 <= r_rows <= capacity:
-            raise ValueError(f"r_rows {r_rows} is not in [0, capacity = {capacity}]")
-        self.window = window
-        self.capacity = capacity
-        self.r_rows = r_rows
+        self.window = check_integer("window", window, 0, MAX_WINDOW)
+        self.capacity = check_integer("capacity", capacity, 0, MAX_CAPACITY)
+        self.r_rows = check_integer("r_rows (at most the capacity)", r_rows, 0, self.capacity)
         self._pushed = 0
         self._hot_set = False
         core = _planner.PlannerCore if native else _planner_py.PlannerCore
-        self._core: Core = core(window=window, capacity=capacity, r_rows=r_rows, horizon=write_back_horizon(window))
+        self._core: Core = core(
+            window=self.window,
+            capacity=self.capacity,
+            r_rows=self.r_rows,
+            horizon=write_back_horizon(self.window),
+        )
 
     def set_hot(self, locations: U64) -> None:
         """Pin these rows (uint64 [H], H <= r_rows, all different), once, before the first push.
@@ -84,7 +85,8 @@ class WindowPlanner:
         """Append the next batch: uint64 [U], all different, in the order of the batch's unique rows (read only).
 
         RuntimeError when a plan is ready (pop first: the window holds window + 1 batches, so that memory is bounded)
-        or after finish(); CapacityError, ValueError on a duplicate or an absent location, with nothing changed.
+        or after finish(); CapacityError, ValueError on a duplicate or an absent location, MemoryError: with nothing
+        changed, but for the rows that a CapacityError says are needed.
         """
         locations = _checked(locations, f"step {self._pushed}")
         if self._core.finished:

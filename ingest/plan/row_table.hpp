@@ -19,7 +19,7 @@ struct Row {
     int32_t slot = -1;         // arena slot; -1: not resident; FREED: this record is not in use
     int32_t hot_rank = -1;     // position in the hot set = R slot; -1: not hot
     uint32_t uses_end = 0;     // last step in which it was pushed, + 1
-    uint32_t position = 0;     // where it stands in that step's unique rows
+    uint32_t position = 0;     // where it stands in that step's unique rows; of a record not in use: the next such
     uint32_t written_end = 0;  // move of the last write-back that may be under way, + 1
     uint32_t mark = 0;         // scratch of the search for duplicates
 };
@@ -37,13 +37,13 @@ class RowTable {
     Row& operator[](uint32_t row) { return rows_[row]; }
     size_t size() const { return size_; }
     size_t nbytes() const {
-        return buckets_.capacity() * sizeof(Bucket) + rows_.capacity() * sizeof(Row) +
-               freed_.capacity() * sizeof(uint32_t);
+        return buckets_.capacity() * sizeof(Bucket) + rows_.capacity() * sizeof(Row);
     }
 
-    // The row number of each location; rows that are not known yet are added.
+    // The row number of each location; rows that are not known yet are added. May throw, and then adds none.
     void find_or_add(const uint64_t* locations, size_t count, uint32_t* out) {
-        reserve(size_ + count);
+        reserve_rows(size_ + count);
+        reserve_buckets(size_ + count);
         for (size_t i = 0; i < count; ++i) {
             if (i + FAR < count) HEADRACE_PREFETCH(&buckets_[home(tag_of(locations[i + FAR]))]);
             if (i + NEAR < count) {
@@ -66,7 +66,8 @@ class RowTable {
         }
         buckets_[hole].row = EMPTY;
         rows_[row].slot = FREED;
-        freed_.push_back(row);
+        rows_[row].position = freed_;
+        freed_ = row;
         --size_;
     }
 
@@ -108,17 +109,22 @@ class RowTable {
     uint32_t new_row(uint64_t location) {
         Row fresh;
         fresh.location = location;
-        if (freed_.empty()) {
-            rows_.push_back(fresh);
+        if (freed_ == EMPTY) {
+            rows_.push_back(fresh);  // never allocates: room was reserved
             return static_cast<uint32_t>(rows_.size() - 1);
         }
-        const uint32_t row = freed_.back();
-        freed_.pop_back();
+        const uint32_t row = freed_;
+        freed_ = rows_[row].position;
         rows_[row] = fresh;
         return row;
     }
 
-    void reserve(size_t rows) {
+    // Freed records are used before new ones, so that there are never more records than rows at once.
+    void reserve_rows(size_t rows) {
+        if (rows > rows_.capacity()) rows_.reserve(rows > 2 * rows_.capacity() ? rows : 2 * rows_.capacity());
+    }
+
+    void reserve_buckets(size_t rows) {
         unsigned bits = bits_;
         while (rows * 10 > (size_t{7} << bits)) ++bits;  // at most 70 % full
         if (bits == bits_) return;
@@ -135,7 +141,7 @@ class RowTable {
 
     std::vector<Bucket> buckets_;
     std::vector<Row> rows_;
-    std::vector<uint32_t> freed_;
+    uint32_t freed_ = EMPTY;  // first of the records not in use, chained by `position`
     size_t size_ = 0;
     unsigned bits_;
 };

@@ -24,6 +24,7 @@ class _Previous:
     slots: I64
     urgent: Bool
     ahead: Movement
+    ahead_keys: FetchKeys
 
 
 class PlanVerifier:
@@ -32,13 +33,24 @@ class PlanVerifier:
     `capacity` and `r_rows` are rows for each row layout; `horizon` is the number of moves after which the executor
     guarantees that a write-back has landed. Memory: O(capacity + rows written back within the horizon + a batch).
 
-    What concerns two steps (urgent, rows brought ahead) is reported with the later one's check, under the earlier step.
+    `row_bytes`, bytes of a row of each layout, must be the same at every step; None takes those of the first plan.
+
+    What concerns two steps (urgent, rows brought ahead and their keys) is reported with the later one's check, under the earlier step.
     """
 
-    def __init__(self, *, capacity: Sequence[int], horizon: int, r_rows: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: Sequence[int],
+        horizon: int,
+        r_rows: Sequence[int] | None = None,
+        row_bytes: Sequence[int] | None = None,
+    ) -> None:
         r_rows = r_rows if r_rows is not None else [0] * len(capacity)
         if len(r_rows) != len(capacity):
             raise ValueError(f"{len(capacity)} capacities, {len(r_rows)} r_rows")
+        if row_bytes is not None and len(row_bytes) != len(capacity):
+            raise ValueError(f"{len(capacity)} capacities, {len(row_bytes)} row_bytes")
         if horizon < 0:
             raise ValueError(f"horizon {horizon} is negative")
         self._arenas = [
@@ -49,27 +61,40 @@ class PlanVerifier:
         self._next_step = 0
         self._run: int | None = None
         self._window: int | None = None
+        self._row_bytes = None if row_bytes is None else tuple(row_bytes)
         self.stale_reads = 0
         self.violations = 0
 
-    def check(self, plan: StepPlan, unique_locations: Sequence[U64]) -> list[Violation]:
+    def check(
+        self,
+        plan: StepPlan,
+        unique_locations: Sequence[U64],
+        unique_keys: Sequence[FetchKeys] | None = None,
+    ) -> list[Violation]:
         """All that is wrong with the next plan; `unique_locations[g]` uint64 [U] are the rows that the step uses.
 
-        A replayed step, or one whose arrays do not fit together, is reported and otherwise ignored.
+        `unique_keys[g]` are their keys, same order: with them the keys of what is fetched for this step are checked,
+        `late_keys` of this plan and `ahead_keys` of the one before. A replayed step, or one whose arrays do not fit
+        together, is reported and otherwise ignored.
         """
         self._found = []
         if self._in_sequence(plan):
-            if self._well_formed(plan, unique_locations):
-                for g, (group, unique) in enumerate(zip(plan.groups, unique_locations, strict=True)):
-                    _GroupCheck(self, g, plan, group, unique).run()
+            if self._well_formed(plan, unique_locations, unique_keys):
+                for g, unique in enumerate(unique_locations):
+                    _GroupCheck(self, g, plan, unique, None if unique_keys is None else unique_keys[g]).run()
             else:
                 self._forget_last_step()
         self.violations += len(self._found)
         return self._found
 
-    def assert_valid(self, plan: StepPlan, unique_locations: Sequence[U64]) -> None:
+    def assert_valid(
+        self,
+        plan: StepPlan,
+        unique_locations: Sequence[U64],
+        unique_keys: Sequence[FetchKeys] | None = None,
+    ) -> None:
         """``check``, raising PlanViolationError if anything is wrong."""
-        _raise(self.check(plan, unique_locations))
+        _raise(self.check(plan, unique_locations, unique_keys))
 
     def finish(self, total_steps: int) -> list[Violation]:
         """What is wrong at the end of a stream of `total_steps` batches."""
@@ -116,13 +141,21 @@ class PlanVerifier:
         """The step that comes is not the one that the last plan spoke of."""
         self._previous = [None] * len(self._arenas)
 
-    def _well_formed(self, plan: StepPlan, unique_locations: Sequence[U64]) -> bool:
+    def _well_formed(
+        self, plan: StepPlan, unique_locations: Sequence[U64], unique_keys: Sequence[FetchKeys] | None
+    ) -> bool:
         counts = {len(plan.groups), len(plan.late_keys), len(plan.ahead_keys), len(plan.row_bytes)}
-        if counts != {len(self._arenas)} or len(unique_locations) != len(self._arenas):
+        counts |= {len(unique_locations), len(unique_locations if unique_keys is None else unique_keys)}
+        if counts != {len(self._arenas)}:
             self._add(Kind.LAYOUT, plan.step, -1, f"{len(self._arenas)} row layouts were expected")
             return False
+        self._row_bytes = self._row_bytes or plan.row_bytes
+        if plan.row_bytes != self._row_bytes:
+            self._add(Kind.LAYOUT, plan.step, -1, f"row_bytes {plan.row_bytes}, not {self._row_bytes}")
         before = len(self._found)
         for g, group in enumerate(plan.groups):
+            if unique_keys is not None and _key_lengths(unique_keys[g]) != {len(unique_locations[g])}:
+                self._add(Kind.UNIQUE_COUNT, plan.step, g, f"not one key for each of {len(unique_locations[g])} rows")
             if not len(group.slots) == len(group.hot) == len(group.urgent) == len(unique_locations[g]):
                 rows = f"{len(group.slots)} slots for {len(unique_locations[g])} unique rows"
                 self._add(Kind.UNIQUE_COUNT, plan.step, g, rows)
@@ -135,8 +168,11 @@ class PlanVerifier:
 class _GroupCheck:
     """One row layout at one step."""
 
-    def __init__(self, verifier: PlanVerifier, index: int, plan: StepPlan, group: GroupPlan, unique: U64) -> None:
-        self._verifier, self._index, self._group, self._unique = verifier, index, group, unique
+    def __init__(
+        self, verifier: PlanVerifier, index: int, plan: StepPlan, unique: U64, unique_keys: FetchKeys | None
+    ) -> None:
+        self._verifier, self._index, self._group, self._unique = verifier, index, plan.groups[index], unique
+        self._unique_keys, self._late_keys, self._ahead_keys = unique_keys, plan.late_keys[index], plan.ahead_keys[index]
         self._arena = verifier._arenas[index]
         self._step, self._window = plan.step, plan.window
         self._used = frozenset(unique.tolist())
@@ -147,12 +183,14 @@ class _GroupCheck:
         self._what_the_last_step_said()
         self._count("hits", group.hits, self._rows_here_before())
         self._keeps(group.late, step)
-        self._fetch_unique(group.late, self._unique, step)
+        self._fetch_unique(group.late, self._late_keys, step)
         self._arena.move(2 * step, group.late, self._report)
         self._gather()
         self._ahead()
         self._count("resident", group.resident, len(self._arena.slot_of))
-        self._verifier._previous[self._index] = _Previous(self._unique, group.slots, group.urgent, group.ahead)
+        self._verifier._previous[self._index] = _Previous(
+            self._unique, group.slots, group.urgent, group.ahead, self._ahead_keys
+        )
 
     def _report(self, kind: Kind, rows: U64, slots: I64, detail: str = "", step: int | None = None) -> None:
         step = self._step if step is None else step
@@ -180,7 +218,7 @@ class _GroupCheck:
         last = self._verifier._previous[self._index]
         if last is None:
             return
-        self._fetch_unique(last.ahead, self._unique, self._step - 1)
+        self._fetch_unique(last.ahead, last.ahead_keys, self._step - 1)
         self._keeps(last.ahead, self._step - 1)
         if self._window == 0:
             return
@@ -195,12 +233,21 @@ class _GroupCheck:
         needed = self._are_used(movement.evict_locations)
         self._report(Kind.EVICTS_NEEDED, movement.evict_locations[needed], movement.evict_slots[needed], step=step)
 
-    def _fetch_unique(self, movement: Movement, unique: U64, step: int) -> None:
-        position = movement.fetch_unique
-        inside = (position >= 0) & (position < len(unique))
-        right = inside.copy()
-        right[inside] = unique[position[inside]] == movement.fetch_locations[inside]
-        self._report(Kind.FETCH_UNIQUE, movement.fetch_locations[~right], movement.fetch_slots[~right], step=step)
+    def _fetch_unique(self, movement: Movement, keys: FetchKeys, step: int) -> None:
+        """What is fetched for this step is the unique row that it says, by location and by key."""
+        position, rows, slots = movement.fetch_unique, movement.fetch_locations, movement.fetch_slots
+        inside = within(position, len(self._unique))
+        at = position[inside]
+        wrong = ~inside
+        wrong[inside] = self._unique[at] != rows[inside]
+        self._report(Kind.FETCH_UNIQUE, rows[wrong], slots[wrong], step=step)
+        known = self._unique_keys
+        if known is None:
+            return
+        wrong = np.zeros(len(rows), np.bool_)
+        for name in _KEY_FIELDS:
+            wrong[inside] |= getattr(known, name)[at] != getattr(keys, name)[inside]
+        self._report(Kind.KEYS, rows[wrong], slots[wrong], step=step)
 
     def _gather(self) -> None:
         group, unique, slots = self._group, self._unique, self._group.slots
@@ -235,10 +282,17 @@ class _GroupCheck:
         return gathered[np.where(within(slots, capacity), slots, capacity)]
 
 
+_KEY_FIELDS = tuple(field.name for field in fields(FetchKeys))
+
+
+def _key_lengths(keys: FetchKeys) -> set[int]:
+    return {len(getattr(keys, name)) for name in _KEY_FIELDS}
+
+
 def _lengths_agree(movement: Movement, keys: FetchKeys) -> bool:
     evict = {len(movement.evict_locations), len(movement.evict_slots)}
     fetch = {len(getattr(movement, field.name)) for field in fields(movement) if not field.name.startswith("evict")}
-    return len(evict) == 1 and len(fetch | {len(keys.ids), len(keys.tables), len(keys.missing)}) == 1
+    return len(evict) == 1 and len(fetch | _key_lengths(keys)) == 1
 
 
 def _raise(violations: list[Violation]) -> None:

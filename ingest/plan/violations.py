@@ -25,12 +25,13 @@ class Kind(enum.Enum):
     FALSE_WAIT = "the wait names something that never happened, or is long past"
     # what the plan says of itself
     FETCH_UNIQUE = "a fetched row is not the unique row that fetch_unique names"
+    KEYS = "the key of a fetched row is not that of the unique row that fetch_unique names"
     DUPLICATE_SLOTS = "two unique rows of the step share a slot"
     URGENT = "urgent is not: used at the next step"
     COUNT = "hits or resident miscounted"
     UNIQUE_COUNT = "the plan is for another number of unique rows"
     MALFORMED = "arrays of a movement, or keys, differ in length"
-    LAYOUT = "run, window, groups, capacity or r_rows differ from what they were"
+    LAYOUT = "run, window, groups, capacity, r_rows or row_bytes differ from what they were"
     # the sequence of plans
     STEP_ORDER = "a step was lost or replayed"
     LOST_TAIL = "the last steps have no plan, or the last plan prepares a step that never comes"

@@ -10,7 +10,7 @@ from headrace.indexer.columns import check_columns
 from headrace.indexer.dedup import Deduplicator, deduplicate
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexedGroup, IndexedIds, IndexTable
-from headrace.indexer.testing import assert_same_ids, column
+from tests.support.index_batches import assert_same_ids, column
 
 TABLES = (IndexTable(1, 0), IndexTable(2, 1), IndexTable(3, 0))
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, IdColumn, IndexTable, pack_location, unpack_location
-from headrace.indexer.testing import assert_same_ids, column
+from tests.support.index_batches import assert_same_ids, column
 
 TABLES = (IndexTable(10, 0), IndexTable(20, 1), IndexTable(30, 0))
 ODD_IDS = [0, 1, 2, 3, 1 << 31, 1 << 32, 1 << 62, 1 << 63, (1 << 63) - 1, (1 << 64) - 3, -2, -1, 0xFFFFFFFF]
@@ -125,6 +125,7 @@ def test_a_batch_may_bring_more_keys_than_there_is_room(index_class: type[DIT], 
     with index_class(TABLES, num_shards=1) as dit:
         group = dit.index([IdColumn(0, np.arange(count, dtype=np.uint64))]).groups[0]
         assert group.locations.tolist() == list(range(count))
+        dit.commit(0)
         assert locations(dit, IdColumn(0, np.arange(count, dtype=np.uint64))) == list(range(count))
 
 
@@ -137,8 +138,9 @@ def test_growth_through_many_sizes_loses_nothing(stride: int) -> None:
             group = dit.index([IdColumn(0, ids)]).groups[0]
             known.update(zip(group.unique_ids.tolist(), group.locations.tolist(), strict=True))
         ids = np.array(list(known), np.uint64)
-        assert dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist() == list(known.values())
         assert len(set(known.values())) == len(known) == dit.num_provisional
+        dit.commit(0 if stride == 1 << 58 else 39)
+        assert dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist() == list(known.values())
         if stride != 1 << 58:
             stats = dit.stats()
             assert stats.growths > 500
@@ -160,6 +162,7 @@ def test_outputs_belong_to_the_receiver(index_class: type[DIT]) -> None:  # L120
             assert array.flags.writeable
             assert array.flags.owndata
         group.locations[:] = 0
+        dit.commit(0)
         assert dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist() == before["locations"].tolist()
 
 
@@ -174,6 +177,7 @@ def test_work_after_deduplication_does_not_grow_with_duplicates() -> None:  # L1
 def test_lookup_inserts_and_counts_nothing(index_class: type[DIT]) -> None:  # P30
     with index_class(TABLES) as dit:
         known = dit.index([column(0, [1, 2], [False, True])])
+        dit.commit(known.ticket)
         before = dit.stats()
         found = dit.lookup([column(0, [3, 1, 3, 0], [False, False, False, True]), column(1, [1])])
         assert found.ticket is None
@@ -191,6 +195,21 @@ def test_lookup_inserts_and_counts_nothing(index_class: type[DIT]) -> None:  # P
 
 
 # --- tickets
+
+
+def test_lookup_finds_committed_rows_only(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        first = dit.index([column(0, [1, 2])])
+        dit.commit(first.ticket)
+        dit.index([column(0, [3, 2]), column(1, [3])])
+        found = dit.lookup([column(0, [1, 3, 2]), column(1, [3])])
+        assert found.groups[0].locations.tolist() == [0, ABSENT, 1]
+        assert found.groups[1].locations.tolist() == [ABSENT]
+        dit.undo_after(first.ticket)
+        again = dit.index([column(0, [4])])
+        dit.commit(again.ticket)
+        assert locations(dit, column(0, [3, 4])) == [ABSENT, 2]  # 4 has the place that 3 had
+        assert again.groups[0].locations.tolist() == [2]
 
 
 def test_rows_are_provisional_until_their_batch_is_committed(index_class: type[DIT]) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexedIds, IndexTable
-from headrace.indexer.testing import assert_same_ids
+from tests.support.index_batches import assert_same_ids
 
 TABLES = (IndexTable(7, 0), IndexTable(8, 1), IndexTable(9, 0), IndexTable(0xFFFF_FFFF, 2))
 SPECIAL = [0, 1, 1 << 63, (1 << 63) - 1, (1 << 64) - 1, (1 << 64) - 2, 1 << 32]
@@ -79,9 +79,8 @@ class IndexMachine(RuleBasedStateMachine):
     def look_up(self, batch: list[IdColumn]) -> None:
         out = self.native.lookup(batch)
         assert_same_ids(out, self.twin.lookup(batch))
-        known = self.known()
         for key, location, is_new in keys_of(out):
-            assert location == known.get(key, int(ABSENT))
+            assert location == self.committed.get(key, int(ABSENT))
             assert not is_new
 
     @precondition(lambda self: self.open)

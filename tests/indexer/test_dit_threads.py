@@ -14,7 +14,7 @@ from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dedup import Deduplicator
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
-from headrace.indexer.testing import column
+from tests.support.index_batches import column
 
 TABLES = tuple(IndexTable(10 + i, i % 2) for i in range(6))
 
@@ -66,6 +66,7 @@ def _uses(dit: DIT) -> list:
         lambda: dit.nbytes,
         lambda: dit.chunk_group(0),
         dit.stats,
+        lambda: dit.claim_writer(dit),
         dit.snapshot,
         lambda: dit.restore(table),
     ]
@@ -74,19 +75,25 @@ def _uses(dit: DIT) -> list:
 def test_close_while_other_threads_call_is_bounded() -> None:
     dit = DIT(TABLES, num_threads=3)
     ended = []
+    columns = [batch(1), batch(2)]
+    for ids in columns:
+        dit.index(ids)
 
-    def work(call) -> None:
+    def work(call, under_way: threading.Event) -> None:
         try:
             while True:
                 call()
+                under_way.set()
         except RuntimeError as error:
             ended.append(str(error))
 
-    calls = [lambda: dit.index(batch(1)), lambda: dit.lookup(batch(2)), dit.snapshot, dit.stats, lambda: len(dit)]
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    calls = [lambda: dit.index(columns[0]), lambda: dit.lookup(columns[1]), dit.snapshot, dit.stats, lambda: len(dit)]
+    events = [threading.Event() for _ in calls]
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(calls, events, strict=True)]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)
+    for event in events:
+        assert event.wait(timeout=20)
     started = time.monotonic()
     dit.close()
     assert time.monotonic() - started < 5
@@ -176,7 +183,8 @@ def test_index_lookup_commit_and_snapshot_from_four_threads() -> None:
 
     def read_stats() -> None:
         while not stop.is_set():
-            assert dit.stats().capacity >= dit.num_provisional
+            stats = dit.stats()
+            assert stats.capacity > stats.rows + stats.provisional
             counts["stats"] += 1
 
     def guarded(run) -> None:

@@ -19,6 +19,22 @@ IDS = {
 }
 
 
+MULTIPLIERS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
+
+
+def test_multipliers_are_private_odd_and_checked() -> None:
+    drawn = {hashing.private_multiplier() for _ in range(20)}
+    assert len(drawn) == 20
+    assert all(multiplier % 2 == 1 for multiplier in drawn)
+    assert max(drawn) >= 1 << 60
+    assert hashing.private_multiplier(MULTIPLIERS[1]) == MULTIPLIERS[1]
+    for wrong in (2, 0, -1, 1 << 64, (1 << 64) + 1):
+        with pytest.raises(ValueError, match="multiplier"):
+            hashing.private_multiplier(wrong)
+    with pytest.raises(TypeError, match="multiplier"):
+        hashing.private_multiplier(1.0)  # type: ignore[arg-type]
+
+
 def test_finalisers_are_those_of_splitmix64_and_murmur3() -> None:
     # first output of splitmix64 with seed 0; MurmurHash3's fmix64(1)
     assert hashing.key_seed(0, False) == 0xE220A8397B1DCDAF
@@ -46,17 +62,20 @@ def test_native_hash_equals_twin(uid: int, missing: bool, ids: list[int], capaci
     array = np.array(ids, np.uint64)
     hashes = hashing.mix64(uid, missing, array)
     np.testing.assert_array_equal(_dit.mix64(uid, missing, array), hashes)
-    homes = hashing.probe_home(hashes, capacity)
-    np.testing.assert_array_equal(_dit.probe_home(hashes, capacity), homes)
-    assert ((homes >= 0) & (homes < capacity)).all()
+    for multiplier in MULTIPLIERS:
+        positions = hashing.permuted(hashes, multiplier)
+        np.testing.assert_array_equal(_dit.permuted(hashes, multiplier), positions)
+        homes = hashing.probe_home(positions, capacity)
+        np.testing.assert_array_equal(_dit.probe_home(positions, capacity), homes)
+        assert ((homes >= 0) & (homes < capacity)).all()
+        assert (np.diff(homes[np.argsort(positions)]) >= 0).all()  # so that a rehash is nearly sequential
 
 
-def test_route_shard_and_probe_bits_are_disjoint_and_complete() -> None:
+def test_route_shard_and_low_bits_are_disjoint_and_complete() -> None:
     hashes = hashing.mix64(1, False, np.arange(1000, dtype=np.uint64))
     route, shard = hashing.route_bucket(hashes), hashing.shard_of(hashes, 64)
-    probe = hashes & np.uint64((1 << 42) - 1)
-    np.testing.assert_array_equal((route << np.uint64(48)) | (shard << np.uint64(42)) | probe, hashes)
-    np.testing.assert_array_equal(_dit.probe_home(hashes, 12345), _dit.probe_home(probe, 12345))
+    low = hashes & np.uint64((1 << 42) - 1)
+    np.testing.assert_array_equal((route << np.uint64(48)) | (shard << np.uint64(42)) | low, hashes)
     np.testing.assert_array_equal(hashing.shard_of(hashes, 8), shard >> np.uint64(3))
     assert not hashing.shard_of(hashes, 1).any()
 
@@ -70,10 +89,10 @@ def test_regular_ids_spread_over_owners_shards_and_probes(kind: str) -> None:  #
     for world_size in (3, 8, 64):
         assert _max_over_mean(route * np.uint64(world_size) >> np.uint64(16), world_size) < 1.1
     assert _max_over_mean(hashing.shard_of(hashes, 64), 64) < 1.1
-    assert _max_over_mean(_dit.probe_home(hashes, 1000).astype(np.uint64), 1000) < 1.5
+    assert _max_over_mean(_dit.probe_home(_dit.permuted(hashes, MULTIPLIERS[0]), 1000).astype(np.uint64), 1000) < 1.5
     of_one_rank = hashes[route < 1024]  # 1/64 of the keys: still spread over shards and probes
     assert _max_over_mean(hashing.shard_of(of_one_rank, 64), 64) < 1.6
-    assert _max_over_mean(_dit.probe_home(of_one_rank, 64).astype(np.uint64), 64) < 1.6
+    assert _max_over_mean(_dit.probe_home(_dit.permuted(of_one_rank, MULTIPLIERS[0]), 64).astype(np.uint64), 64) < 1.6
 
 
 def test_every_input_bit_moves_every_output_bit_half_of_the_time() -> None:

@@ -132,3 +132,16 @@ def test_counter_refuses_what_are_not_unique_rows() -> None:
     assert counter.num_batches == 0
     with pytest.raises(ValueError, match="max_batches"):
         PresenceCounter(0)
+    with pytest.raises(TypeError, match="max_batches"):
+        PresenceCounter(1.5)  # type: ignore[arg-type]
+
+
+def test_counts_stay_exact_and_integer() -> None:
+    counter = PresenceCounter(3)
+    counter.add(np.array([9, 4], np.uint64), np.array([0, 0, 1], np.uint32))
+    counter._merge()
+    counter._counts[1] = [(1 << 52) + 1, 7]
+    counter.add(np.array([4], np.uint64), np.array([0], np.uint32))
+    assert counter.accesses().tolist() == [(1 << 52) + 2, 7]
+    assert counter.batches().tolist() == [2, 1]
+    assert (counter.accesses().dtype, counter.batches().dtype) == (np.int64, np.int64)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import CHUNK_ROWS, IdColumn, IndexTable, pack_location
-from headrace.indexer.testing import assert_same_ids, column
+from tests.support.index_batches import assert_same_ids, column
 
 TABLES = (IndexTable(10, 0), IndexTable(20, 1))
 KEY = b"headrace.index"
@@ -274,6 +275,28 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         snapshots.write(small_snapshot().slice(0, 0), path)
     assert path.read_bytes() == old
     assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
+
+
+def test_two_writers_of_one_process_do_not_share_a_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "index.arrow"
+    first, second = small_snapshot(), small_snapshot().slice(0, 0)
+    fsync, calls = os.fsync, []
+
+    def write_another_first(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == 1:
+            snapshots.write(second, path)
+            assert snapshots.read(path).equals(second)
+        fsync(fd)
+
+    monkeypatch.setattr(snapshots.os, "fsync", write_another_first)
+    snapshots.write(first, path)
+    assert snapshots.read(path).equals(first)
+    assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
+    assert len(calls) == 4  # file and folder, of each
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_snapshot_is_a_consistent_cut_while_another_thread_inserts_and_commits() -> None:  # P48

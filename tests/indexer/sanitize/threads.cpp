@@ -12,7 +12,7 @@ static void until_closed(Call&& call) {
 }
 
 static void hammer(std::uint64_t seed, unsigned num_threads) {
-    Dit dit(make_tables(), kGroups, 8, num_threads, 0);
+    Dit dit(make_tables(), kGroups, 8, num_threads, 0, kMultiplier);
     std::vector<std::thread> threads;
     threads.emplace_back([&] {
         std::mt19937_64 random(seed);
@@ -39,6 +39,10 @@ static void hammer(std::uint64_t seed, unsigned num_threads) {
             } catch (const std::invalid_argument&) {  // none yet, or committed already, or undone
             }
         });
+    });
+    threads.emplace_back([&] {  // a second one that inserts: all but the shards side by side
+        std::mt19937_64 random(seed + 3);
+        until_closed([&] { run_batch(dit, random_batch(random, 300, 5000), true); });
     });
     for (int i = 0; i < 60; ++i) {
         const Indexed out = run_batch(dit, random_batch(random, 300, 5000), true);

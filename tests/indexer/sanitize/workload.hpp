@@ -18,6 +18,7 @@
 namespace headrace {
 
 constexpr std::size_t kGroups = 3;
+constexpr std::uint64_t kMultiplier = 0x9E37'79B9'7F4A'7C15u;
 
 inline std::vector<TableInfo> make_tables() {
     return {make_table(11, 0), make_table(12, 1), make_table(13, 0), make_table(14, 2)};

@@ -1,4 +1,4 @@
-"""Building and comparing batches of ids, for tests of the index and of what uses it."""
+"""Building and comparing batches of ids, for tests of the index."""
 
 from __future__ import annotations
 
