@@ -5,21 +5,41 @@ Both give the same parameters, bit for bit: an arena row is a copy of the chunk 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.embed.arena import Arena, PlanError
+from headrace.embed.arrays import F32
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
 from headrace.ingest.batch import BatchGroup
 from headrace.ingest.step_plan import StepPlan
 
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
+
+def arena_limits(capacity: SupportsIndex | Sequence[SupportsIndex | None] | None, num_groups: int) -> list[int | None]:
+    """Most rows of each group's arena, from one number for all or one a group; None is what the plans ask for.
+
+    TypeError for what is no integer, ValueError for less than 1 or for another number of groups.
+    """
+    if isinstance(capacity, (str, bytes)) or not isinstance(capacity, Sequence):
+        return [_limit(capacity, capacity)] * num_groups
+    if len(capacity) != num_groups:
+        raise ValueError(f"{len(capacity)} capacities for {num_groups} groups")
+    return [_limit(limit, capacity) for limit in capacity]
+
+
+def _limit(limit: object, capacity: object) -> int | None:
+    if limit is None:
+        return None
+    if isinstance(limit, (bool, np.bool_)) or not isinstance(limit, SupportsIndex):
+        raise TypeError(f"capacity={capacity!r}: {limit!r} is a {type(limit).__name__}, not an integer")
+    rows = operator.index(limit)
+    if rows < 1:
+        raise ValueError(f"capacity={capacity!r}: {rows} is not at least 1")
+    return rows
 
 
 class Residency(Protocol):

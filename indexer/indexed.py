@@ -8,8 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_ROWS = 1 << 14
-"""Rows of one chunk; the low 14 bits of a location are the offset in it."""
+OFFSET_BITS = 14
+"""Low bits of a location: the offset in its chunk."""
+
+PLACE_BITS = 46
+"""Low bits of a location that say where its owner keeps the row: chunk and offset."""
+
+TIER_SHIFT = 62
+"""Position of a location's tier bits; the owner rank is between them and the place."""
+
+CHUNK_ROWS = 1 << OFFSET_BITS
+"""Rows of one chunk."""
 
 ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 """Location of a key that a read-only lookup did not find (its tier bits are not those of any tier in use)."""
@@ -84,15 +93,15 @@ class IndexedIds:
 
 def pack_location(chunk: int, offset: int, *, rank: int = 0, tier: int = 0) -> int:
     """Location word: tier 2 bits | owner rank 16 | chunk 32 | offset 14."""
-    return (tier << 62) | (rank << 46) | (chunk << 14) | offset
+    return (tier << TIER_SHIFT) | (rank << PLACE_BITS) | (chunk << OFFSET_BITS) | offset
 
 
 def unpack_location(location: int) -> tuple[int, int, int, int]:
     """(tier, rank, chunk, offset) of a location word."""
     return (
-        location >> 62,
-        (location >> 46) & 0xFFFF,
-        (location >> 14) & 0xFFFF_FFFF,
+        location >> TIER_SHIFT,
+        (location >> PLACE_BITS) & 0xFFFF,
+        (location >> OFFSET_BITS) & 0xFFFF_FFFF,
         location & (CHUNK_ROWS - 1),
     )
 
