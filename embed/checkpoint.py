@@ -17,10 +17,10 @@ Nothing is pickled. The arena is not stored: a run continues in either mode, wit
 
 from __future__ import annotations
 
-import operator
 import os
 import zipfile
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex
@@ -28,6 +28,7 @@ from typing import Any, Protocol, SupportsIndex
 import numpy as np
 import torch
 
+from headrace.embed.arguments import check_integer
 from headrace.embed.arrays import Array
 from headrace.embed.optimizers import check_lr
 from headrace.embed.plain_data import decode, encode
@@ -72,7 +73,7 @@ def save_run(
     caller's. TypeError or ValueError for a state that is not plain data, another `step`, or an index with fewer rows
     than the stage has written, before anything is written.
     """
-    number = _check_step(step)
+    number = check_integer("step", step, least=0)
     _check_index(index, stage)
     arrays: dict[str, list[Array]] = {name: [] for name in sorted(set(_PARTS.values()))}
     values = {
@@ -137,11 +138,11 @@ class SavedRun:
         """
         self._check_stage(stage)
         self._check_dense(stage, model, optimizer)
-        rows = self._read_rows(stage)
-        self._check_in_place("")
+        with self._unless_replaced():
+            rows = self._read_rows(stage)
         if index is not None:
-            index.read_snapshot(str(self.index_path))
-            self._check_in_place(" The index was read meanwhile and must be made anew.")
+            with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
+                index.read_snapshot(str(self.index_path))
         stage.load_state_arrays(rows)
         stage.lr = self.stage_options["lr"]
         model.load_state_dict(self.dense)
@@ -170,23 +171,23 @@ class SavedRun:
     def _read_rows(self, stage: EmbeddingStage) -> dict[str, Array]:
         state: dict[str, Array] = {}
         for g in range(len(stage.stores)):
-            file = self.path / f"rows_{g}.arrow"
-            try:
-                state[f"locations_{g}"], state[f"rows_{g}"] = read_rows(file)
-            except (OSError, CheckpointError):
-                self._check_in_place("")
-                raise
+            state[f"locations_{g}"], state[f"rows_{g}"] = read_rows(self.path / f"rows_{g}.arrow")
         try:
             stage.check_state_arrays(state)
         except ValueError as error:
-            self._check_in_place("")
             raise CheckpointError(f"{self.path}: {error}") from error
         return state
 
-    def _check_in_place(self, consequence: str) -> None:
-        """What has been read from the folder so far is of this checkpoint; a folder never comes back to its name."""
+    @contextmanager
+    def _unless_replaced(self, consequence: str = "") -> Iterator[None]:
+        """What is read within it is of this checkpoint: one that lost its name never gets it back."""
+        try:
+            yield
+        except (OSError, ValueError):
+            if fingerprint(self.path) == self.fingerprint:
+                raise
         if fingerprint(self.path) != self.fingerprint:
-            raise CheckpointError(f"{self.path} was replaced by a newer checkpoint; call load_run again.{consequence}")
+            raise CheckpointError(f"{self.path} was replaced by a newer checkpoint; call load_run again{consequence}")
 
 
 def load_run(path: str | os.PathLike[str]) -> SavedRun:
@@ -201,7 +202,7 @@ def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
     try:
         parts = {part: decode(meta[part], arrays[file]) for part, file in _PARTS.items()}
         check_lr(meta["stage"]["lr"])
-        number = _check_step(meta["step"])
+        number = check_integer("step", meta["step"], least=0)
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{folder}: its description is not one of this release: {error!r}") from error
     try:
@@ -216,15 +217,6 @@ def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
         fingerprint=fingerprint(folder),
         **parts,
     )
-
-
-def _check_step(step: SupportsIndex) -> int:
-    if isinstance(step, (bool, np.bool_)) or not isinstance(step, SupportsIndex):
-        raise TypeError(f"step={step!r} is a {type(step).__name__}, not an integer")
-    number = operator.index(step)
-    if number < 0:
-        raise ValueError(f"step={number} is negative")
-    return number
 
 
 def _check_index(index: object, stage: EmbeddingStage) -> None:

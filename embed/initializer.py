@@ -16,15 +16,14 @@ Optimizer state starts at 0.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any, SupportsIndex
 
 import numpy as np
 
 from headrace.embed import _rows
+from headrace.embed.arguments import check_integer, check_number
 from headrace.embed.arrays import F32, U32, U64, Bool
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -106,17 +105,7 @@ def from_dict(data: dict[str, Any]) -> Initializer:
 
 def check_seed(seed: SupportsIndex) -> int:
     """`seed` as an int; must be an unsigned 64-bit integer."""
-    whole = isinstance(seed, SupportsIndex) and not isinstance(seed, (bool, np.bool_))
-    if not whole or not 0 <= operator.index(seed) < 1 << 64:
-        raise ValueError(f"seed={seed!r} is not an integer from 0 to 2**64 - 1")
-    return operator.index(seed)
-
-
-def check_number(name: str, value: object) -> float:
-    """`value` as a float; TypeError, which names it, unless it is a real number."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
-    return float(value)
+    return check_integer("seed", seed, least=0, most=(1 << 64) - 1)
 
 
 def initial_vectors(

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.embed import _rows
+from headrace.embed.arguments import check_number
 from headrace.embed.arrays import F32
-from headrace.embed.initializer import FLOAT32_MAX, check_number
+from headrace.embed.initializer import FLOAT32_MAX
 from headrace.formats.schema import OptimizerName
 
 _KIND: dict[OptimizerName, int] = {"sgd": 0, "rowwise_adagrad": 1}

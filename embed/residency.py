@@ -5,13 +5,13 @@ Both give the same parameters, bit for bit: an arena row is a copy of the chunk 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Protocol, SupportsIndex
 
 import numpy as np
 
 from headrace.embed.arena import Arena, PlanError
+from headrace.embed.arguments import check_integer
 from headrace.embed.arrays import F32
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
@@ -24,22 +24,11 @@ def arena_limits(capacity: SupportsIndex | Sequence[SupportsIndex | None] | None
 
     TypeError for what is no integer, ValueError for less than 1 or for another number of groups.
     """
-    if isinstance(capacity, (str, bytes)) or not isinstance(capacity, Sequence):
-        return [_limit(capacity, capacity)] * num_groups
-    if len(capacity) != num_groups:
-        raise ValueError(f"{len(capacity)} capacities for {num_groups} groups")
-    return [_limit(limit, capacity) for limit in capacity]
-
-
-def _limit(limit: object, capacity: object) -> int | None:
-    if limit is None:
-        return None
-    if isinstance(limit, (bool, np.bool_)) or not isinstance(limit, SupportsIndex):
-        raise TypeError(f"capacity={capacity!r}: {limit!r} is a {type(limit).__name__}, not an integer")
-    rows = operator.index(limit)
-    if rows < 1:
-        raise ValueError(f"capacity={capacity!r}: {rows} is not at least 1")
-    return rows
+    one_for_all = isinstance(capacity, (str, bytes)) or not isinstance(capacity, Sequence)
+    limits = [capacity] * num_groups if one_for_all else list(capacity)  # type: ignore[arg-type]
+    if len(limits) != num_groups:
+        raise ValueError(f"{len(limits)} capacities for {num_groups} groups")
+    return [None if limit is None else check_integer("capacity", limit, least=1) for limit in limits]
 
 
 class Residency(Protocol):

@@ -28,7 +28,9 @@ def read_rows(path: Path) -> tuple[U64, F32]:
         with pa.OSFile(str(path), "rb") as source, pa.ipc.open_file(source) as reader:
             table = reader.read_all()
         table.validate(full=True)
-    except pa.lib.ArrowException as error:
+    except (pa.lib.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's, not Arrow's
+            raise
         raise CheckpointError(f"{path}: not a file of rows: {error}") from error
     _check_columns(path, table)
     width = table.schema.field("row").type.list_size
