@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.embed._initializer_py import initial_vectors
 from headrace.embed._optimizers_py import update_rows
+from headrace.embed.arrays import F32, I64, U32, U64, Bool
 from headrace.embed.initializer import Initializer, Uniform
 from headrace.embed.optimizers import UpdateRule
+from headrace.indexer.indexed import PLACE_BITS, TIER_SHIFT
 
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-Bool = npt.NDArray[np.bool_]
+_PLACE = (1 << PLACE_BITS) - 1
 
 
 class ChunkStore:
@@ -28,7 +25,7 @@ class ChunkStore:
         self._rows: dict[int, F32] = {}
 
     def _row(self, location: int, key: U64, table: U32, missing: Bool) -> F32:
-        row = self._rows.get(location & ((1 << 46) - 1)) if location >> 62 == 0 else None
+        row = self._rows.get(location & _PLACE) if location >> TIER_SHIFT == 0 else None
         if row is None:
             row = np.zeros(self.width, np.float32)
             row[: self.dim] = initial_vectors(self.initializer, self.seed, key, table, missing, self.dim)[0]
@@ -42,7 +39,7 @@ class ChunkStore:
 
     def write(self, locations: U64, rows: F32, *, slots: I64 | None = None) -> None:
         for i, location in enumerate(locations.tolist()):
-            self._rows[location & ((1 << 46) - 1)] = rows[i if slots is None else slots[i]].copy()
+            self._rows[location & _PLACE] = rows[i if slots is None else slots[i]].copy()
 
     def update(self, locations: U64, ids: U64, tables: U32, missing: Bool, grads: F32, rule: UpdateRule) -> None:
         rows = np.empty((len(locations), self.width), np.float32)
@@ -51,16 +48,16 @@ class ChunkStore:
         self.write(locations, rows)
 
     def is_written(self, locations: U64) -> Bool:
-        return np.array([x & ((1 << 46) - 1) in self._rows for x in locations.tolist()], np.bool_)
+        return np.array([x & _PLACE in self._rows for x in locations.tolist()], np.bool_)
 
     def forget(self, locations: U64) -> None:
         for location in locations.tolist():
-            self._rows.pop(location & ((1 << 46) - 1), None)
+            self._rows.pop(location & _PLACE, None)
 
     def export(self, locations: U64 | None = None) -> tuple[U64, F32]:
         wanted = set(self._rows)
         if locations is not None:
-            wanted &= {x & ((1 << 46) - 1) for x in locations.tolist()}
+            wanted &= {x & _PLACE for x in locations.tolist()}
         keys = sorted(wanted)
         rows = np.array([self._rows[k] for k in keys], np.float32).reshape(len(keys), self.width)
         return np.array(keys, np.uint64), rows

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.embed.arrays import F32, F64, U32, U64, Bool
 from headrace.embed.initializer import Initializer
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
 
 _LOW = np.uint64(0xFFFF_FFFF)
 
@@ -56,9 +51,7 @@ def cos_sin_turn(x: U64) -> tuple[F64, F64]:
     return np.choose(quadrant, [c, -s, -c, s]), np.choose(quadrant, [s, c, -s, -c])
 
 
-def initial_vectors(
-    initializer: Initializer, seed: int, ids: U64, tables: U32, missing: npt.NDArray[np.bool_], dim: int
-) -> F32:
+def initial_vectors(initializer: Initializer, seed: int, ids: U64, tables: U32, missing: Bool, dim: int) -> F32:
     """float32 [n, dim], the twin of :func:`headrace.embed.initializer.initial_vectors`."""
     kind, first, second = initializer.native()
     if kind == 0:
@@ -67,9 +60,7 @@ def initial_vectors(
     return np.concatenate(blocks, axis=1)[:, :dim]
 
 
-def _block(
-    kind: int, first: float, second: float, seed: int, ids: U64, tables: U32, missing: npt.NDArray[np.bool_], block: int
-) -> F32:
+def _block(kind: int, first: float, second: float, seed: int, ids: U64, tables: U32, missing: Bool, block: int) -> F32:
     ids = np.where(missing, np.uint64(0), ids)
     last = np.uint64(block) | (missing.astype(np.uint64) << np.uint64(31))
     counter = np.stack([ids & _LOW, ids >> np.uint64(32), tables.astype(np.uint64), last])

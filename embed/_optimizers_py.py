@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.embed.arrays import F32
 from headrace.embed.optimizers import UpdateRule
-
-F32 = npt.NDArray[np.float32]
 
 
 def update_rows(rule: UpdateRule, rows: F32, grads: F32) -> None:

@@ -4,12 +4,7 @@ Every function releases the GIL for its real work; inputs may be read-only. `col
 values start in an output row (-1: the feature is not pooled), `mean` uint8 [F] whether it is averaged.
 """
 
-import numpy as np
-import numpy.typing as npt
-
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
+from headrace.embed.arrays import F32, I64, U8
 
 def check_bags(query_ids: I64, offsets: I64, positions: I64, position_offsets: I64) -> None:
     """Raise IndexError or ValueError unless the kernels below stay inside their arrays."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.embed.arrays import F32
 from headrace.embed.pooling import Bags
-
-F32 = npt.NDArray[np.float32]
 
 
 def pool_forward(bags: Bags, rows: F32, out: F32) -> None:

@@ -1,18 +1,11 @@
 """Native part of the chunk store and of the arena; the checked fronts are `chunk_store.py` and `arena.py`.
 
-Every function releases the GIL for its real work. Inputs may be read-only. One caller at a time for a store: nothing is
-locked. `missing` is a bool array viewed as uint8. `kind`, `first`, `second` are those of `initializer.Initializer.native`;
+Every function releases the GIL for its real work. Inputs may be read-only. One caller at a time for a store: a second
+raises RuntimeError. `missing` is a bool array viewed as uint8. `kind`, `first`, `second` are those of `initializer.Initializer.native`;
 `kind`, `lr`, `eps` of an update those of `optimizers.UpdateRule`.
 """
 
-import numpy as np
-import numpy.typing as npt
-
-F32 = npt.NDArray[np.float32]
-U64 = npt.NDArray[np.uint64]
-U32 = npt.NDArray[np.uint32]
-U8 = npt.NDArray[np.uint8]
-I64 = npt.NDArray[np.int64]
+from headrace.embed.arrays import F32, I64, U8, U32, U64
 
 def philox4x32(words: U32, key0: int, key1: int) -> None:
     """Replace the counter `words` uint32 [4] by its 4 random words."""

@@ -147,6 +147,7 @@ cdef class RowStore:
     cdef CppRowStore* _store
     cdef int64_t _dim
     cdef int64_t _width
+    cdef bint _busy
 
     def __cinit__(self, int64_t dim, int64_t state_floats, uint64_t seed, int kind, double first, double second):
         if not (1 <= dim <= 65536 and 0 <= state_floats <= 65536):
@@ -157,6 +158,13 @@ cdef class RowStore:
 
     def __dealloc__(self):
         del self._store
+
+    cdef int _enter(self) except -1:
+        # The GIL is held here, so that the flag is enough. A reader would meet pages that `clear` has given back.
+        if self._busy:
+            raise RuntimeError("the rows are in use by another thread: one caller at a time")
+        self._busy = True
+        return 0
 
     def read(
         self, const uint64_t[::1] locations, const uint64_t[::1] ids, const uint32_t[::1] tables,
@@ -176,8 +184,12 @@ cdef class RowStore:
         keys = _keys(ids, tables, missing)
         if slots is not None:
             at = &slots[0]
-        with nogil:
-            self._store.read(&locations[0], keys, n, at, &out[0, 0], width, width)
+        self._enter()
+        try:
+            with nogil:
+                self._store.read(&locations[0], keys, n, at, &out[0, 0], width, width)
+        finally:
+            self._busy = False
 
     def write(self, const uint64_t[::1] locations, const float[:, ::1] rows, const int64_t[::1] slots=None):
         cdef int64_t n = locations.shape[0]
@@ -190,8 +202,12 @@ cdef class RowStore:
             return
         if slots is not None:
             at = &slots[0]
-        with nogil:
-            self._store.write(&locations[0], n, at, &rows[0, 0])
+        self._enter()
+        try:
+            with nogil:
+                self._store.write(&locations[0], n, at, &rows[0, 0])
+        finally:
+            self._busy = False
 
     def update(
         self, const uint64_t[::1] locations, const uint64_t[::1] ids, const uint32_t[::1] tables,
@@ -208,38 +224,69 @@ cdef class RowStore:
         if n == 0:
             return
         keys = _keys(ids, tables, missing)
-        with nogil:
-            self._store.update(&locations[0], keys, n, &grads[0, 0], rule)
+        self._enter()
+        try:
+            with nogil:
+                self._store.update(&locations[0], keys, n, &grads[0, 0], rule)
+        finally:
+            self._busy = False
 
     def is_written(self, const uint64_t[::1] locations, uint8_t[::1] out):
         self._check_locations(locations, False)
         if out.shape[0] != locations.shape[0]:
             raise ValueError("locations and out differ in length")
         if locations.shape[0]:
-            with nogil:
-                self._store.is_written(&locations[0], locations.shape[0], &out[0])
+            self._enter()
+            try:
+                with nogil:
+                    self._store.is_written(&locations[0], locations.shape[0], &out[0])
+            finally:
+                self._busy = False
 
     def forget(self, const uint64_t[::1] locations):
         self._check_locations(locations, False)
         if locations.shape[0]:
-            with nogil:
-                self._store.forget(&locations[0], locations.shape[0])
+            self._enter()
+            try:
+                with nogil:
+                    self._store.forget(&locations[0], locations.shape[0])
+            finally:
+                self._busy = False
 
     def num_written(self):
-        return self._store.num_written()
+        self._enter()
+        try:
+            return self._store.num_written()
+        finally:
+            self._busy = False
 
     def written_locations(self, uint64_t[::1] out):
-        if out.shape[0] != self._store.num_written():
-            raise ValueError(f"out has {out.shape[0]} places for {self._store.num_written()} rows")
-        if out.shape[0]:
-            with nogil:
-                self._store.written_locations(&out[0])
+        cdef int64_t written
+        self._enter()
+        try:
+            written = self._store.num_written()
+            if out.shape[0] != written:
+                raise ValueError(f"out has {out.shape[0]} places for {written} rows")
+            if written:
+                with nogil:
+                    self._store.written_locations(&out[0])
+        finally:
+            self._busy = False
 
     def clear(self):
-        self._store.clear()
+        self._enter()
+        try:
+            with nogil:
+                self._store.clear()
+        finally:
+            self._busy = False
 
     def reserved_bytes(self):
-        return self._store.reserved_bytes()
+        self._enter()
+        try:
+            return self._store.reserved_bytes()
+        finally:
+            self._busy = False
 
     cdef int _check_locations(self, const uint64_t[::1] locations, bint allow_absent) except -1:
         cdef int64_t bad

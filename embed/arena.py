@@ -11,18 +11,14 @@ its chunk holds, or to what a row that was never written reads as.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from headrace.embed._rows import SlotRows
+from headrace.embed.arrays import F32, I64, U64
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.step_plan import NEVER, FetchKeys, Movement
-
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
 
 
 class PlanError(RuntimeError):

@@ -18,24 +18,28 @@ Nothing is pickled. The arena is not stored: a run continues in either mode, wit
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 
+from headrace.embed.arguments import check_integer
+from headrace.embed.arrays import Array
+from headrace.embed.optimizers import check_lr
 from headrace.embed.plain_data import decode, encode
-from headrace.embed.run_folder import CheckpointError, read_meta, write_folder
+from headrace.embed.restore_checks import check_model, check_optimizer, check_schema
+from headrace.embed.rows_file import read_rows, write_rows
+from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, write_folder
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import Schema, SchemaError
 
 VERSION = 1
 
-Array = npt.NDArray[Any]
 _PARTS = {"loader_state": "state", "extra": "state", "dense": "dense", "dense_optimizer": "dense_optimizer"}
 
 
@@ -59,24 +63,28 @@ def save_run(
     stage: EmbeddingStage,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    step: int,
+    step: SupportsIndex,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the run as of now, after ``stage.step`` of a batch and before the next one, to the folder `path`.
 
-    The folder appears whole or not at all, and replaces an earlier checkpoint of that name. `step` and `extra` are the
-    caller's. TypeError for a state that is not plain data, before the old checkpoint is touched.
+    The folder appears whole or not at all, and replaces an earlier checkpoint of that name; a link at `path` stays a
+    link (see :func:`headrace.embed.run_folder.write_folder`). `step` (an integer from 0 on) and `extra` are the
+    caller's. TypeError or ValueError for a state that is not plain data, another `step`, or an index with fewer rows
+    than the stage has written, before anything is written.
     """
+    number = check_integer("step", step, least=0)
+    _check_index(index, stage)
     arrays: dict[str, list[Array]] = {name: [] for name in sorted(set(_PARTS.values()))}
     values = {
         "loader_state": loader_state,
         "extra": extra or {},
-        "dense": dict(model.state_dict()),
+        "dense": _model_state(model, stage),
         "dense_optimizer": None if optimizer is None else optimizer.state_dict(),
     }
     meta = {
         "version": VERSION,
-        "step": step,
+        "step": number,
         "schema": stage.schema.to_dict(),
         "stage": _hyper_parameters(stage),
         **{part: encode(values[part], arrays[file], part) for part, file in _PARTS.items()},
@@ -86,7 +94,7 @@ def save_run(
         index.write_snapshot(str(folder / "index.arrow"))
         state = stage.state_arrays()
         for g in range(len(stage.stores)):
-            _write_rows(folder / f"rows_{g}.arrow", state[f"locations_{g}"], state[f"rows_{g}"])
+            write_rows(folder / f"rows_{g}.arrow", state[f"locations_{g}"], state[f"rows_{g}"])
         for name, found in arrays.items():
             named: dict[str, Any] = {f"a{i}": array for i, array in enumerate(found)}
             np.savez(folder / f"{name}.npz", **named)
@@ -106,6 +114,7 @@ class SavedRun:
     stage_options: dict[str, Any]
     dense: dict[str, torch.Tensor]
     dense_optimizer: dict[str, Any] | None
+    fingerprint: str = field(repr=False)
 
     @property
     def index_path(self) -> Path:
@@ -122,63 +131,109 @@ class SavedRun:
     ) -> None:
         """Put rows, model, optimizer and, if given, the (empty) index into the saved state; the stage takes its `lr`.
 
-        CheckpointError, before anything changes, if the stage has another schema, seed, initialiser or eps, or if an
-        optimizer is given and none was saved or the other way round.
+        CheckpointError, before anything changes, if the stage has another schema, seed, initialiser or eps, the model
+        other names or shapes, the optimizer other groups or options, if an optimizer is given and none was saved or
+        the other way round, if rows are damaged, or if a newer checkpoint has taken the place of this one since
+        :func:`load_run`. What the index refuses is raised before the rest changes.
         """
-        self._check(stage, optimizer)
-        rows = self._read_rows(len(stage.stores))
+        self._check_stage(stage)
+        self._check_dense(stage, model, optimizer)
+        with self._unless_replaced():
+            rows = self._read_rows(stage)
         if index is not None:
-            index.read_snapshot(str(self.index_path))
+            with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
+                index.read_snapshot(str(self.index_path))
         stage.load_state_arrays(rows)
         stage.lr = self.stage_options["lr"]
         model.load_state_dict(self.dense)
         if optimizer is not None:
             optimizer.load_state_dict(self.dense_optimizer)  # type: ignore[arg-type]
 
-    def _check(self, stage: EmbeddingStage, optimizer: torch.optim.Optimizer | None) -> None:
-        if stage.schema != self.schema:
-            what = "; ".join(_differences(self.schema, stage.schema))
-            raise CheckpointError(f"{self.path} was saved with another schema: {what}")
+    def _check_stage(self, stage: EmbeddingStage) -> None:
+        check_schema(self.schema, stage.schema, str(self.path))
         for name, value in _hyper_parameters(stage).items():
             if name != "lr" and value != self.stage_options.get(name):
                 saved = self.stage_options.get(name)
                 raise CheckpointError(f"{self.path} was saved with {name}={saved!r}, the stage has {name}={value!r}")
+
+    def _check_dense(
+        self, stage: EmbeddingStage, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+    ) -> None:
+        where = str(self.path)
+        with stage.rows_saved_elsewhere():
+            check_model(self.dense, model, where)
         if (optimizer is None) != (self.dense_optimizer is None):
             had = "no optimizer" if self.dense_optimizer is None else "an optimizer"
-            raise CheckpointError(f"{self.path} was saved with {had} of the dense model; restore it the same way")
+            raise CheckpointError(f"{where} was saved with {had} of the dense model; restore it the same way")
+        if optimizer is not None and self.dense_optimizer is not None:
+            check_optimizer(self.dense_optimizer, optimizer, where)
 
-    def _read_rows(self, groups: int) -> dict[str, Array]:
+    def _read_rows(self, stage: EmbeddingStage) -> dict[str, Array]:
         state: dict[str, Array] = {}
-        for g in range(groups):
-            state[f"locations_{g}"], state[f"rows_{g}"] = _read_rows(self.path / f"rows_{g}.arrow")
+        for g in range(len(stage.stores)):
+            state[f"locations_{g}"], state[f"rows_{g}"] = read_rows(self.path / f"rows_{g}.arrow")
+        try:
+            stage.check_state_arrays(state)
+        except ValueError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
         return state
+
+    @contextmanager
+    def _unless_replaced(self, consequence: str = "") -> Iterator[None]:
+        """What is read within it is of this checkpoint: one that lost its name never gets it back."""
+        try:
+            yield
+        except (OSError, ValueError):
+            if fingerprint(self.path) == self.fingerprint:
+                raise
+        if fingerprint(self.path) != self.fingerprint:
+            raise CheckpointError(f"{self.path} was replaced by a newer checkpoint; call load_run again{consequence}")
 
 
 def load_run(path: str | os.PathLike[str]) -> SavedRun:
     """Read and verify what :func:`save_run` wrote; FileNotFoundError, or CheckpointError that names the bad file."""
-    folder = Path(path)
-    meta = read_meta(folder)
+    return read_folder(Path(path), _load)
+
+
+def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
     if meta.get("version") != VERSION:
         raise CheckpointError(f"{folder} has version {meta.get('version')!r}; this release reads version {VERSION}")
     arrays = {name: _read_arrays(folder / f"{name}.npz") for name in sorted(set(_PARTS.values()))}
-    parts = {part: decode(meta[part], arrays[file]) for part, file in _PARTS.items()}
+    try:
+        parts = {part: decode(meta[part], arrays[file]) for part, file in _PARTS.items()}
+        check_lr(meta["stage"]["lr"])
+        number = check_integer("step", meta["step"], least=0)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder}: its description is not one of this release: {error!r}") from error
     try:
         schema = Schema.from_dict(meta["schema"])
     except SchemaError as error:
         raise CheckpointError(f"{folder}: its schema is not one of this release: {error}") from error
-    return SavedRun(path=folder, step=meta["step"], schema=schema, stage_options=meta["stage"], **parts)
+    return SavedRun(
+        path=folder,
+        step=number,
+        schema=schema,
+        stage_options=meta["stage"],
+        fingerprint=fingerprint(folder),
+        **parts,
+    )
 
 
-def _differences(saved: Schema, present: Schema) -> list[str]:
-    """One phrase for each kind of column or table that differs."""
-    found = []
-    for kind, before in saved.to_dict().items():
-        now = present.to_dict()[kind]
-        if before != now:
-            lost = [item for item in before if item not in now]
-            new = [item for item in now if item not in before]
-            found.append(f"{kind} (saved: {lost}, now: {new})" if lost or new else f"the order of {kind}")
-    return found
+def _check_index(index: object, stage: EmbeddingStage) -> None:
+    """Every written row has a key, and every key is in the index of the stage."""
+    if not isinstance(index, Sized):
+        return
+    stage.flush()
+    known, written = len(index), sum(store.num_written for store in stage.stores)
+    if known < written:
+        raise ValueError(
+            f"this index does not belong to the stage: it knows {known} rows, and the stage has written {written}"
+        )
+
+
+def _model_state(model: torch.nn.Module, stage: EmbeddingStage) -> dict[str, Any]:
+    with stage.rows_saved_elsewhere():
+        return dict(model.state_dict())
 
 
 def _hyper_parameters(stage: EmbeddingStage) -> dict[str, Any]:
@@ -186,23 +241,8 @@ def _hyper_parameters(stage: EmbeddingStage) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path) -> list[Array]:
-    with np.load(path, allow_pickle=False) as file:
-        return [file[f"a{i}"] for i in range(len(file.files))]
-
-
-def _write_rows(path: Path, locations: Array, rows: Array) -> None:
-    width = rows.shape[1]
-    column = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width)
-    table = pa.table({"location": pa.array(locations), "row": column})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=1 << 16)
-
-
-def _read_rows(path: Path) -> tuple[Array, Array]:
-    with pa.OSFile(str(path), "rb") as source, pa.ipc.open_file(source) as reader:
-        table = reader.read_all()
-    if table.schema.names != ["location", "row"] or not pa.types.is_fixed_size_list(table.schema.field("row").type):
-        raise CheckpointError(f"{path}: columns {table.schema.names} are not those of rows")
-    width = table.schema.field("row").type.list_size
-    values = table.column("row").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return table.column("location").to_numpy(), values.reshape(-1, width)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return [file[f"a{i}"] for i in range(len(file.files))]
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: not a file of arrays: {error!r}") from error

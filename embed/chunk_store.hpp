@@ -14,7 +14,10 @@
 
 namespace headrace {
 
-constexpr int64_t kChunkRows = 1 << 14;
+// Fields of a location, as in headrace/indexer/indexed.py.
+constexpr int kOffsetBits = 14;
+constexpr int kTierShift = 62;
+constexpr int64_t kChunkRows = 1 << kOffsetBits;
 constexpr uint64_t kAbsent = ~uint64_t{0};
 constexpr int64_t kAhead = 8;  // rows looked ahead by the software prefetch
 
@@ -113,7 +116,7 @@ class RowStore {
     // Position of the first location whose tier bits are not 0 (ABSENT aside, if allowed), or -1.
     static int64_t first_invalid(const uint64_t* locations, int64_t n, bool allow_absent) noexcept {
         for (int64_t i = 0; i < n; ++i)
-            if (locations[i] >> 62 && !(allow_absent && locations[i] == kAbsent)) return i;
+            if (locations[i] >> kTierShift && !(allow_absent && locations[i] == kAbsent)) return i;
         return -1;
     }
 
@@ -182,7 +185,7 @@ class RowStore {
         for (uint32_t chunk : chunks) {
             const Block* block = table_.find(chunk);
             for (uint64_t offset = 0; offset < static_cast<uint64_t>(kChunkRows); ++offset)
-                if (block->has(offset)) *out++ = uint64_t{chunk} << 14 | offset;
+                if (block->has(offset)) *out++ = uint64_t{chunk} << kOffsetBits | offset;
         }
     }
 
@@ -190,7 +193,7 @@ class RowStore {
     int64_t reserved_bytes() const noexcept { return table_.reserved_bytes(); }
 
   private:
-    static uint32_t chunk_of(uint64_t location) noexcept { return static_cast<uint32_t>(location >> 14); }
+    static uint32_t chunk_of(uint64_t location) noexcept { return static_cast<uint32_t>(location >> kOffsetBits); }
     static uint64_t offset_of(uint64_t location) noexcept { return location & (kChunkRows - 1); }
 
     void initial_row(Keys keys, int64_t i, int64_t width, float* to) const noexcept {

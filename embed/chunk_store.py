@@ -9,24 +9,19 @@ delivered may be given to another key.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.embed._rows import RowStore
+from headrace.embed.arrays import F32, I64, U32, U64, Bool
 from headrace.embed.initializer import Initializer, Uniform, check_seed
 from headrace.embed.optimizers import UpdateRule
+from headrace.indexer.indexed import PLACE_BITS, TIER_SHIFT
 
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-Bool = npt.NDArray[np.bool_]
-
-PLACE_MASK = np.uint64((1 << 46) - 1)
+PLACE_MASK = np.uint64((1 << PLACE_BITS) - 1)
 """Chunk and offset bits of a location; the owner rank is not looked at here."""
 
 
 class ChunkStore:
-    """Rows float32 [dim + state_floats] by location; one caller at a time.
+    """Rows float32 [dim + state_floats] by location; one caller at a time (RuntimeError for a second).
 
     Locations are uint64 [n] with tier bits 0; in reads ABSENT stands for a row that nobody has. Keys are uint64 [n] raw
     ids, uint32 [n] table uids and bool [n] missing flags in the order of the locations. Inputs may be read-only. A bad
@@ -93,7 +88,7 @@ class ChunkStore:
         twice = places[1:][places[1:] == places[:-1]]
         if len(twice):
             raise ValueError(f"location {int(twice[0]):#x} occurs twice")
-        if np.any(locations >> np.uint64(62)):
+        if np.any(locations >> np.uint64(TIER_SHIFT)):
             raise ValueError("a location has tier bits that are not 0")
 
     def clear(self) -> None:

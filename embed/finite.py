@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.embed.arrays import F32
 from headrace.embed.pooling import Bags
 from headrace.ingest.batch import Batch, BatchGroup
-
-F32 = npt.NDArray[np.float32]
 
 
 def check_finite(kind: str, values: F32, batch: Batch, group: BatchGroup, bags: Bags) -> None:

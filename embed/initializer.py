@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.embed import _rows
-
-F32 = npt.NDArray[np.float32]
+from headrace.embed.arguments import check_integer, check_number
+from headrace.embed.arrays import F32, U32, U64, Bool
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -39,7 +38,8 @@ class Initializer(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that :func:`from_dict` reads back to an equal initialiser."""
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+        options = {name: float(value) for name, value in asdict(self).items()}  # type: ignore[call-overload]
+        return {"name": type(self).__name__, **options}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +103,17 @@ def from_dict(data: dict[str, Any]) -> Initializer:
         raise ValueError(f"initialiser {data!r}: {error}") from None
 
 
-def check_seed(seed: int) -> int:
-    """`seed` if it is an unsigned 64-bit integer."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed={seed!r} is not an integer from 0 to 2**64 - 1")
-    return seed
+def check_seed(seed: SupportsIndex) -> int:
+    """`seed` as an int; must be an unsigned 64-bit integer."""
+    return check_integer("seed", seed, least=0, most=(1 << 64) - 1)
 
 
 def initial_vectors(
     initializer: Initializer,
     seed: int,
-    ids: npt.NDArray[np.uint64],
-    tables: npt.NDArray[np.uint32],
-    missing: npt.NDArray[np.bool_],
+    ids: U64,
+    tables: U32,
+    missing: Bool,
     dim: int,
 ) -> F32:
     """float32 [n, dim]: initial vectors of n keys (raw id, table uid, missing flag)."""
@@ -124,7 +122,7 @@ def initial_vectors(
     return out
 
 
-def _check_finite(owner: str, **values: float) -> None:
+def _check_finite(owner: str, **values: object) -> None:
     for name, value in values.items():
-        if not abs(value) <= FLOAT32_MAX:
+        if not abs(check_number(f"{owner}: {name}", value)) <= FLOAT32_MAX:
             raise ValueError(f"{owner}: {name}={value!r} is not a finite float32")

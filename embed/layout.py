@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.embed.arrays import I64, U8
 from headrace.formats.schema import OPTIMIZER_STATE_FLOATS, OptimizerName, Schema
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.embed import _rows
+from headrace.embed.arguments import check_number
+from headrace.embed.arrays import F32
 from headrace.embed.initializer import FLOAT32_MAX
 from headrace.formats.schema import OptimizerName
-
-F32 = npt.NDArray[np.float32]
 
 _KIND: dict[OptimizerName, int] = {"sgd": 0, "rowwise_adagrad": 1}
 
@@ -43,16 +42,18 @@ class UpdateRule:
 
 def check_lr(lr: float) -> float:
     """`lr` as a float; must be finite and not negative."""
-    if not 0 <= lr <= FLOAT32_MAX:
+    number = check_number("lr", lr)
+    if not 0 <= number <= FLOAT32_MAX:
         raise ValueError(f"lr={lr!r} is not a finite float32 of at least 0")
-    return float(lr)
+    return number
 
 
 def check_eps(eps: float) -> float:
     """`eps` as a float; must be finite and above 0 in float32, else a row with zero gradients would become NaN."""
-    if not eps <= FLOAT32_MAX or not np.float32(eps) > 0:
+    number = check_number("eps", eps)
+    if not number <= FLOAT32_MAX or not np.float32(number) > 0:
         raise ValueError(f"eps={eps!r} is not a finite float32 above 0")
-    return float(eps)
+    return number
 
 
 def update_rows(rule: UpdateRule, rows: F32, grads: F32) -> None:

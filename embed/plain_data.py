@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-Array = npt.NDArray[Any]
+from headrace.embed.arrays import Array
 
 
 def encode(value: Any, arrays: list[Array], where: str) -> Any:

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headrace.embed import _pool, _rows
+from headrace.embed.arrays import F32, I64
 from headrace.embed.layout import GroupLayout
 from headrace.ingest.batch import BatchGroup
-
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

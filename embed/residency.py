@@ -6,20 +6,29 @@ Both give the same parameters, bit for bit: an arena row is a copy of the chunk 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.embed.arena import Arena, PlanError
+from headrace.embed.arguments import check_integer
+from headrace.embed.arrays import F32
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
 from headrace.ingest.batch import BatchGroup
 from headrace.ingest.step_plan import StepPlan
 
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
+
+def arena_limits(capacity: SupportsIndex | Sequence[SupportsIndex | None] | None, num_groups: int) -> list[int | None]:
+    """Most rows of each group's arena, from one number for all or one a group; None is what the plans ask for.
+
+    TypeError for what is no integer, ValueError for less than 1 or for another number of groups.
+    """
+    one_for_all = isinstance(capacity, (str, bytes)) or not isinstance(capacity, Sequence)
+    limits = [capacity] * num_groups if one_for_all else list(capacity)  # type: ignore[arg-type]
+    if len(limits) != num_groups:
+        raise ValueError(f"{len(limits)} capacities for {num_groups} groups")
+    return [None if limit is None else check_integer("capacity", limit, least=1) for limit in limits]
 
 
 class Residency(Protocol):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from headrace.embed.abandoned import clear_abandoned, put_aside, temporary_folder
+from headrace.formats.manifest import file_blake2b, new_hasher
 
 META = "meta.json"
+
+_READS = 3  # of a folder that is replaced again and again while it is read
+_T = TypeVar("_T")
 
 
 class CheckpointError(ValueError):
@@ -24,16 +28,19 @@ def write_folder(path: Path, meta: dict[str, Any], write_files: Callable[[Path],
     """Write files by ``write_files(folder)`` and `meta` beside them, then give the folder its name, in one step.
 
     A folder of an earlier checkpoint at `path` is replaced: it is there until the new one is whole. Anything else at
-    `path` raises FileExistsError.
+    `path` raises FileExistsError. A symbolic link stays one: what it leads to is written or replaced, and a circle of
+    links is an OSError before anything is written. What killed writers left beside `path` is removed.
     """
+    path = _follow(path)
     if path.exists() and not (path / META).is_file():
         raise FileExistsError(f"{path} exists and is not a checkpoint; give another path")
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = path.parent / f".{path.name}.{uuid.uuid4().hex[:12]}.tmp"
+    clear_abandoned(path)
+    folder = temporary_folder(path)
     folder.mkdir()
     try:
         write_files(folder)
-        files = {file.name: _file_digest(file) for file in sorted(folder.iterdir())}
+        files = {file.name: file_blake2b(file) for file in sorted(folder.iterdir())}
         content = {**meta, "files": files}
         text = json.dumps({**content, "checksum": _content_digest(content)}, indent=1)
         (folder / META).write_text(text, encoding="utf-8")
@@ -45,24 +52,62 @@ def write_folder(path: Path, meta: dict[str, Any], write_files: Callable[[Path],
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def read_folder(path: Path, read: Callable[[Path, dict[str, Any]], _T]) -> _T:
+    """``read(folder, meta)`` of one checkpoint, whole, also while another process replaces it by a newer one.
+
+    `read` is called again if `path` was replaced meanwhile. `folder` is `path` with links followed, or, where a writer
+    was killed between the two renames of a file system that cannot swap names, the former checkpoint put aside.
+    """
+    path = _follow(path)
+    for _ in range(_READS):
+        folder = path if path.exists() else put_aside(path) or path
+        before = fingerprint(folder)
+        try:
+            result = read(folder, read_meta(folder))
+        except (OSError, ValueError):
+            if fingerprint(folder) == before:
+                raise
+        else:
+            if fingerprint(folder) == before:
+                return result
+    raise CheckpointError(f"{path} was replaced {_READS} times while it was read; read it again when it is left alone")
+
+
+def fingerprint(folder: Path) -> str:
+    """What tells a checkpoint from one that took its name: a digest of its description; empty if there is none."""
+    try:
+        return file_blake2b(folder / META)
+    except OSError:
+        return ""
+
+
 def read_meta(path: Path) -> dict[str, Any]:
     """`meta` of a folder, after all checksums have been verified; CheckpointError names the file that is wrong."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a checkpoint folder")
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
-        checksum, files = meta.pop("checksum"), meta["files"]
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path / META}: not a checkpoint's description: {error!r}") from error
-    if checksum != _content_digest(meta):
+    if not isinstance(meta, dict) or "checksum" not in meta or not isinstance(meta.get("files"), dict):
+        raise CheckpointError(f"{path / META}: not a checkpoint's description: no mapping with files and checksum")
+    if meta.pop("checksum") != _content_digest(meta):
         raise CheckpointError(f"{path / META}: checksum differs, the file is damaged")
-    for name, digest in files.items():
+    for name, digest in meta["files"].items():
         file = path / name
         if Path(name).name != name or not file.is_file():
             raise CheckpointError(f"{file}: file of the checkpoint is missing")
-        if _file_digest(file) != digest:
+        if file_blake2b(file) != digest:
             raise CheckpointError(f"{file}: checksum differs, the file is damaged")
-    return dict(meta)
+    return meta
+
+
+def _follow(path: Path) -> Path:
+    """`path` with links followed; it need not exist."""
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return real
 
 
 def _put(folder: Path, path: Path) -> None:
@@ -72,7 +117,11 @@ def _put(folder: Path, path: Path) -> None:
     elif not _exchange(folder, path):  # a file system that cannot swap names: the old one is put aside first
         aside = folder.with_suffix(".old")
         os.rename(path, aside)
-        os.rename(folder, path)
+        try:
+            os.rename(folder, path)
+        except OSError:
+            os.rename(aside, path)
+            raise
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -98,13 +147,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _file_digest(path: Path) -> str:
-    state = hashlib.blake2b(digest_size=20)
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            state.update(block)
-    return state.hexdigest()
-
-
 def _content_digest(content: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=20).hexdigest()
+    hasher = new_hasher()
+    hasher.update(json.dumps(content, sort_keys=True).encode())
+    return hasher.hexdigest()

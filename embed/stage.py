@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headrace.embed.arrays import F32, U32, U64, Array, Bool
+from headrace.embed.batch_check import check_batch
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.finite import check_finite
 from headrace.embed.initializer import Initializer, Uniform, check_seed, initial_vectors
 from headrace.embed.layout import feature_layout
 from headrace.embed.optimizers import UpdateRule, check_eps, check_lr
 from headrace.embed.pooling import Bags, bags_of, pool, sequence_ranges, sequence_values
-from headrace.embed.residency import ArenaResidency, DirectResidency, Residency, read_rows
+from headrace.embed.residency import ArenaResidency, DirectResidency, Residency, arena_limits, read_rows
 from headrace.formats.schema import Schema
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
 
-F32 = npt.NDArray[np.float32]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-Bool = npt.NDArray[np.bool_]
 Mode = Literal["direct", "arena"]
 
 
@@ -51,7 +50,8 @@ class EmbeddingStage(torch.nn.Module):
     rows, one number or one a group; the plans say how many are used. ``check_finite=True`` raises FloatingPointError
     that names the id and the row, before anything is updated.
 
-    One caller at a time.
+    The rows are not in ``state_dict()``, which warns of it once: without the index nobody could tell whose they are.
+    :func:`headrace.save_run` saves both. One caller at a time.
     """
 
     def __init__(
@@ -60,13 +60,15 @@ class EmbeddingStage(torch.nn.Module):
         *,
         lr: float = 0.01,
         eps: float = 1e-8,
-        seed: int = 0,
+        seed: SupportsIndex = 0,
         initializer: Initializer | None = None,
         mode: Mode = "direct",
-        capacity: int | Sequence[int] | None = None,
+        capacity: SupportsIndex | Sequence[SupportsIndex | None] | None = None,
         check_finite: bool = False,
     ) -> None:
         super().__init__()
+        if not isinstance(check_finite, bool):
+            raise TypeError(f"check_finite={check_finite!r} is a {type(check_finite).__name__}, not a bool")
         self.schema = schema
         self.layout = feature_layout(schema)
         self.initializer = initializer or Uniform()
@@ -74,20 +76,19 @@ class EmbeddingStage(torch.nn.Module):
         self.eps = check_eps(eps)
         self.check_finite = check_finite
         self.stores = tuple(
-            ChunkStore(g.dim, g.state_floats, seed=seed, initializer=self.initializer) for g in self.layout.groups
+            ChunkStore(g.dim, g.state_floats, seed=self.seed, initializer=self.initializer) for g in self.layout.groups
         )
         self._lr = check_lr(lr)
         self._residency = self._make_residency(mode, capacity)
         self._last: _Gathered | None = None
+        self._warns_of_rows = True
 
-    def _make_residency(self, mode: Mode, capacity: int | Sequence[int] | None) -> Residency:
+    def _make_residency(self, mode: Mode, capacity: SupportsIndex | Sequence[SupportsIndex | None] | None) -> Residency:
+        limits = arena_limits(capacity, len(self.stores))
         if mode == "direct":
             return DirectResidency(self.stores)
         if mode != "arena":
             raise ValueError(f"mode={mode!r} is neither 'direct' nor 'arena'")
-        limits = [capacity] * len(self.stores) if capacity is None or isinstance(capacity, int) else list(capacity)
-        if len(limits) != len(self.stores):
-            raise ValueError(f"{len(limits)} capacities for {len(self.stores)} groups")
         return ArenaResidency(self.stores, limits)
 
     @property
@@ -151,6 +152,11 @@ class EmbeddingStage(torch.nn.Module):
                 "step() of a batch that was not the last training forward, or was stepped already; a step is "
                 "stage(batch), loss.backward(), stage.step(batch), with the stage in training mode and a planned batch"
             )
+        if any(len(rows) for rows in last.rows) and all(rows.grad is None for rows in last.rows):
+            raise RuntimeError(
+                "step() before backward gave any row a gradient: call loss.backward() of a loss of the stage's output "
+                "first, or stage.skip(batch) to pass the batch by"
+            )
         grads = [None if rows.grad is None else rows.grad.contiguous().numpy() for rows in last.rows]
         if self.check_finite:
             for g, grad in enumerate(grads):
@@ -164,7 +170,7 @@ class EmbeddingStage(torch.nn.Module):
         """Pass a planned batch by without training on it; needed in arena mode, where its movements must be done."""
         if batch.plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
-        self._check_batch(batch)
+        check_batch(batch, self.schema)
         self._last = None
         self._residency.skip(batch.plan)
 
@@ -179,33 +185,57 @@ class EmbeddingStage(torch.nn.Module):
         self.stores[group].read(locations, ids, tables, missing, out)
         return out
 
-    def state_arrays(self, committed: U64 | None = None) -> dict[str, npt.NDArray[Any]]:
+    def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
         """Copies of the written rows: ``locations_g`` uint64 [n] ascending and ``rows_g`` float32 [n, dim + state] of
         each group g.
 
         With `committed`, only rows at these locations. Whose rows they are is told by the index's snapshot.
         """
         self.flush()
-        state: dict[str, npt.NDArray[Any]] = {}
+        state: dict[str, Array] = {}
         for g, store in enumerate(self.stores):
             state[f"locations_{g}"], state[f"rows_{g}"] = store.export(committed)
         return state
 
-    def load_state_arrays(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+    def load_state_arrays(self, state: Mapping[str, Array]) -> None:
         """Replace all rows by what :meth:`state_arrays` gave, and empty the arenas.
 
-        ValueError, before anything changes, for rows of other groups, shapes or places.
+        ValueError, before anything changes, for what :meth:`check_state_arrays` refuses.
         """
+        self.check_state_arrays(state)
+        self._last = None
+        self._residency.drop()
+        for g, store in enumerate(self.stores):
+            store.load(state[f"locations_{g}"], state[f"rows_{g}"])
+
+    def check_state_arrays(self, state: Mapping[str, Array]) -> None:
+        """ValueError for rows of other groups, shapes or places than this stage's."""
         wanted = {f"{kind}_{g}" for g in range(len(self.stores)) for kind in ("locations", "rows")}
         if set(state) != wanted:
             raise ValueError(f"rows of {sorted(state)} for a stage of {sorted(wanted)}")
-        parts = [(state[f"locations_{g}"], state[f"rows_{g}"]) for g in range(len(self.stores))]
-        for store, (locations, rows) in zip(self.stores, parts, strict=True):
-            store.check_export(locations, rows)
-        self._last = None
-        self._residency.drop()
-        for store, (locations, rows) in zip(self.stores, parts, strict=True):
-            store.load(locations, rows)
+        for g, store in enumerate(self.stores):
+            store.check_export(state[f"locations_{g}"], state[f"rows_{g}"])
+
+    @contextmanager
+    def rows_saved_elsewhere(self) -> Iterator[None]:
+        """Within it ``state_dict()`` does not warn that the rows are not in it."""
+        before, self._warns_of_rows = self._warns_of_rows, False
+        try:
+            yield
+        finally:
+            self._warns_of_rows = before
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Nothing to save, so that a model with the stage has the keys of its dense part; see the class."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        if self._warns_of_rows:
+            self._warns_of_rows = False
+            warnings.warn(
+                "the embedding rows are not in state_dict(); save the run with headrace.save_run (or the rows with "
+                "stage.state_arrays() and the index with its snapshot)",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def initial_rows(self, dim: int, ids: U64, tables: U32, missing: Bool) -> F32:
         """Vectors float32 [n, dim] that keys (raw id, table uid, missing flag) start from."""
@@ -216,7 +246,7 @@ class EmbeddingStage(torch.nn.Module):
         plan = batch.plan if self.training else None
         if plan is not None and self._last is not None and self._last.batch.plan is plan:
             return self._last
-        self._check_batch(batch)
+        check_batch(batch, self.schema)
         pairs = zip(batch.groups, self.layout.groups, strict=True)
         bags = tuple(bags_of(group, layout, batch.num_rows) for group, layout in pairs)
         values = self._read(batch) if plan is None else self._train(plan, batch)
@@ -237,12 +267,3 @@ class EmbeddingStage(torch.nn.Module):
         self.flush()
         pairs = zip(self.stores, batch.groups, strict=True)
         return [read_rows(s, g, np.empty((g.num_unique, s.dim), np.float32)) for s, g in pairs]
-
-    def _check_batch(self, batch: Batch) -> None:
-        if batch.schema is not self.schema and batch.schema != self.schema:
-            raise ValueError(
-                f"a batch of another schema (features {', '.join(batch.feature_names)}) than the stage's: columns, tables, "
-                "dims and optimizers must be the same; give both the same Schema"
-            )
-        if batch.plan is not None and len(batch.plan.groups) != len(self.stores):
-            raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(self.stores)}")

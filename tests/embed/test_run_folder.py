@@ -8,7 +8,8 @@ import os
 import pytest
 
 from headrace.embed import run_folder
-from headrace.embed.run_folder import CheckpointError, read_meta, write_folder
+from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, read_meta, write_folder
+from headrace.formats.manifest import file_blake2b
 
 
 def write(path, text="one", *, fail=False):
@@ -77,14 +78,99 @@ def test_a_missing_or_foreign_file_is_named(path):
     with pytest.raises(FileNotFoundError, match="is not a checkpoint folder"):
         read_meta(path / "nowhere")
     (path / "meta.json").unlink()
+    assert fingerprint(path) == ""
     with pytest.raises(CheckpointError, match="not a checkpoint's description"):
         read_meta(path)
 
 
 def test_names_cannot_lead_outside(path):
     (path.parent / "secret").write_text("x")
-    content = {"files": {"../secret": run_folder._file_digest(path.parent / "secret")}}
+    content = {"files": {"../secret": file_blake2b(path.parent / "secret")}}
     meta = {**content, "checksum": run_folder._content_digest(content)}
     (path / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(CheckpointError, match="missing"):
         read_meta(path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "null", '"x"', "{}", '{"checksum": 1, "files": []}', "[" * 9, ""])
+def test_a_description_that_is_no_mapping_of_the_right_kind(path, text):
+    (path / "meta.json").write_text(text)
+    with pytest.raises(CheckpointError, match="not a checkpoint's description"):
+        read_meta(path)
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    (tmp_path / "latest").symlink_to("run")
+    write(tmp_path / "latest", "two")
+    assert (tmp_path / "latest").is_symlink()
+    assert (path / "data.bin").read_text() == "two"
+    assert sorted(os.listdir(tmp_path)) == ["latest", "run"]
+    assert read_folder(tmp_path / "latest", lambda folder, meta: folder) == path
+
+
+def test_a_dangling_link_is_followed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "latest").symlink_to("disk/run")
+    write(tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert read_meta(tmp_path / "disk" / "run")["step"] == 3
+    assert os.listdir(tmp_path / "disk") == ["run"]
+
+
+def test_a_circle_of_links_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_folder(tmp_path / "a", {}, lambda folder: pytest.fail("written"))
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_a_failed_second_rename_puts_the_old_one_back(path, monkeypatch):
+    rename = os.rename
+
+    def failing(source, target):
+        if str(source).endswith(".tmp"):
+            raise OSError("no")
+        rename(source, target)
+
+    monkeypatch.setattr(run_folder, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="no"):
+        write(path, "two")
+    assert (path / "data.bin").read_text() == "one"
+    assert os.listdir(path.parent) == ["run"]
+
+
+def test_a_checkpoint_is_read_where_a_kill_between_two_renames_left_it(path):
+    aside = run_folder.temporary_folder(path).with_suffix(".old")
+    path.rename(aside)
+    assert read_folder(path, lambda folder, meta: (folder, meta["step"])) == (aside, 3)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_reading_begins_again_if_the_folder_was_replaced(path, fails):
+    seen = []
+
+    def read(folder, meta):
+        seen.append((folder / "data.bin").read_text())
+        if len(seen) == 1:
+            write(path, "two")
+            if fails:
+                raise CheckpointError("a file was missing")
+        return seen[-1]
+
+    assert read_folder(path, read) == "two"
+    assert seen == ["one", "two"]
+
+
+def test_reading_gives_up_on_a_folder_that_is_never_left_alone(path):
+    count = iter(range(100))
+    with pytest.raises(CheckpointError, match="was replaced 3 times while it was read"):
+        read_folder(path, lambda folder, meta: write(path, str(next(count))))
+    assert next(count) == 3
+
+
+def test_a_damaged_folder_is_read_once(path):
+    (path / "data.bin").write_text("other")
+    with pytest.raises(CheckpointError, match=r"data\.bin: checksum differs"):
+        read_folder(path, lambda folder, meta: pytest.fail("read"))

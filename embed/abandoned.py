@@ -1,0 +1,84 @@
+"""Hidden folders beside a checkpoint, and what becomes of them when their writer was killed.
+
+``.NAME.HOST-PID-PROCESS-NUMBER.tmp``
+    the checkpoint NAME while it is written, or, after the names were swapped, the former one while it is deleted
+``.NAME.HOST-PID-PROCESS-NUMBER.old``
+    the former checkpoint while the new one takes its name, where names cannot be swapped
+
+HOST, PROCESS and NUMBER are 8 hex digits each; PROCESS tells apart two processes that were given the same id one after
+the other, as in a container that starts again. A folder is abandoned if its writer ran on this host and is gone. Those
+of other hosts are left alone, whatever their age.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PROCESS = uuid.uuid4().hex[:8]
+_TAIL = r"([0-9a-f]{8})-([0-9]+)-([0-9a-f]{8})-[0-9a-f]{8}"
+
+
+def temporary_folder(path: Path) -> Path:
+    """A new name beside `path` for the checkpoint `path` while this process writes it."""
+    return path.parent / f".{path.name}.{_host()}-{os.getpid()}-{_PROCESS}-{uuid.uuid4().hex[:8]}.tmp"
+
+
+def put_aside(path: Path) -> Path | None:
+    """The newest former checkpoint that was put aside and stands beside `path`, or None."""
+    found = [folder for folder, _ in _siblings(path, "old") if _written_ns(folder)]
+    return max(found, key=_written_ns, default=None)
+
+
+def clear_abandoned(path: Path) -> None:
+    """Remove what killed writers of `path` left; a checkpoint that lost its name to a kill gets it back first."""
+    if not path.exists():
+        aside = put_aside(path)
+        if aside is not None and dict(_siblings(path, "old"))[aside]:
+            with suppress(FileNotFoundError):  # another writer was faster
+                os.rename(aside, path)
+    for kind in ("tmp", "old"):
+        for folder, abandoned in _siblings(path, kind):
+            if abandoned and (kind == "tmp" or path.exists()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _siblings(path: Path, kind: str) -> Iterator[tuple[Path, bool]]:
+    """(folder, whether it is abandoned) of the hidden folders of checkpoint `path`."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_TAIL}\.{kind}")
+    with suppress(FileNotFoundError):
+        for folder in path.parent.iterdir():
+            if match := pattern.fullmatch(folder.name):
+                host, pid, process = match.groups()
+                yield folder, host == _host() and _is_gone(int(pid), process)
+
+
+def _is_gone(pid: int, process: str) -> bool:
+    if pid == os.getpid():
+        return process != _PROCESS
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def _host() -> str:
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+
+
+def _written_ns(folder: Path) -> int:
+    """When the folder's description was written, in ns; 0 if it has none."""
+    try:
+        return (folder / "meta.json").stat().st_mtime_ns
+    except OSError:
+        return 0
