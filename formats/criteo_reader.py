@@ -78,6 +78,11 @@ class CriteoFiles:
         self._mismatched = 0
 
     @property
+    def may_skip(self) -> bool:
+        """Whether the policy leaves bad records out, so that fewer rows may come than there are."""
+        return self._log.policy.mode != "raise"
+
+    @property
     def num_rows(self) -> int | None:
         """Lines of all files, bad ones counted, when the manifest knows all of them; else None."""
         rows = [entry.rows for entry in self._entries if entry is not None]

@@ -109,6 +109,10 @@ class RowReader(Protocol[BlockT, DecodedT]):
         """Exact number of rows, bad ones counted; None when it is not known without reading."""
 
     @property
+    def may_skip(self) -> bool:
+        """Whether the policy leaves bad records out, so that fewer rows may come than there are."""
+
+    @property
     def rows_in(self) -> int:
         """Rows settled so far, bad ones counted."""
 

@@ -122,9 +122,7 @@ def id_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
     array = _column(block, feature.name)
     if feature.multi_hot:
         if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-            raise TypeError(
-                f"{_place(block, 0)}, column {feature.name!r}: {array.type}, where the schema says multi_hot"
-            )
+            raise TypeError(f"{_place(block, 0)}, column {feature.name!r}: {array.type} is no list, but multi_hot")
         return _list_column(block, array, feature, table)
     values = as_ids(_values(block, feature.name), f"{_place(block, 0)}, column {feature.name!r}")
     mask = null_mask(array)

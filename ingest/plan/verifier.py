@@ -172,7 +172,11 @@ class _GroupCheck:
         self, verifier: PlanVerifier, index: int, plan: StepPlan, unique: U64, unique_keys: FetchKeys | None
     ) -> None:
         self._verifier, self._index, self._group, self._unique = verifier, index, plan.groups[index], unique
-        self._unique_keys, self._late_keys, self._ahead_keys = unique_keys, plan.late_keys[index], plan.ahead_keys[index]
+        self._unique_keys, self._late_keys, self._ahead_keys = (
+            unique_keys,
+            plan.late_keys[index],
+            plan.ahead_keys[index],
+        )
         self._arena = verifier._arenas[index]
         self._step, self._window = plan.step, plan.window
         self._used = frozenset(unique.tolist())
