@@ -16,7 +16,8 @@ from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
-from headrace.indexer.dit import DIT, MAX_THREADS
+from headrace.indexer.columns import MAX_THREADS
+from headrace.indexer.dit import DIT
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
@@ -128,7 +129,7 @@ class DataLoader:
         if shuffle:
             rows = self._shuffle = Shuffle(rows, window_rows=shuffle_window_rows, seed=seed)
         batches = BatchRows(rows, self.batch_size, drop_last=drop_last)
-        ahead = {"prefetch_factor": prefetch_factor, "timeout_s": _check_timeout(timeout)}
+        timeout_s = _check_timeout(timeout)
         self._root: Node[Batch]
         if train:
             self._plan = PlanWindow(
@@ -139,9 +140,18 @@ class DataLoader:
                 hot_rows=hot_rows,
                 verify=verify_plan,
             )
-            self._root = PrefetchPinned(self._plan, **ahead) if pin_memory else Prefetch(self._plan, **ahead)
+            prefetch = PrefetchPinned if pin_memory else Prefetch
+            self._root = prefetch(self._plan, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
         else:  # looked up when it is handed out: what is read ahead would not see the steps in between
-            self._root = ToBatch(Index(Prefetch(batches, **ahead), schema, self.index, insert=False))
+            ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
+            self._root = ToBatch(Index(ahead, schema, self.index, insert=False))
+                Index(
+                    Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s),
+                    schema,
+                    self.index,
+                    insert=False,
+                )
+            )
         self._lock = threading.Lock()  # of what follows
         self._epoch = 0  # of the next iteration
         self._running_epoch = 0

@@ -30,7 +30,7 @@ class PrefetchPinned(BufferedMap[Batch]):
 
     @property
     def name(self) -> str:
-        return Prefetch.__name__
+        return str(Prefetch.__name__)
 
 
 def _pinned(batch: Batch) -> Batch:

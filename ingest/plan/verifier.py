@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.ingest.plan._arena_model import ArenaModel, first_of_each, within
 from headrace.ingest.plan.violations import Kind, PlanViolationError, Violation
-from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys, GroupPlan, Movement, StepPlan
+from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys, Movement, StepPlan
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ are here too, for those who compose a loader of their own.
 """
 
 from headrace._version import __version__
-from headrace.embed.checkpoint import CheckpointError, SavedRun, load_run, save_run
+from headrace.embed.checkpoint import SavedRun, load_run, save_run
 from headrace.embed.initializer import Constant, Normal, Uniform
+from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
