@@ -145,13 +145,6 @@ class DataLoader:
         else:  # looked up when it is handed out: what is read ahead would not see the steps in between
             ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
             self._root = ToBatch(Index(ahead, schema, self.index, insert=False))
-                Index(
-                    Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s),
-                    schema,
-                    self.index,
-                    insert=False,
-                )
-            )
         self._lock = threading.Lock()  # of what follows
         self._epoch = 0  # of the next iteration
         self._running_epoch = 0
