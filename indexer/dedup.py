@@ -19,9 +19,7 @@ class Deduplicator:
     in a forked child, RuntimeError. `multiplier` as for :class:`~headrace.indexer.dit.DIT`.
     """
 
-    def __init__(
-        self, tables: Sequence[IndexTable], *, num_threads: int = 1, multiplier: int | None = None
-    ) -> None:
+    def __init__(self, tables: Sequence[IndexTable], *, num_threads: int = 1, multiplier: int | None = None) -> None:
         self._tables = check_tables(tables)
         self._pid = os.getpid()
         threads = check_integer("num_threads", num_threads, 1, MAX_THREADS)

@@ -21,9 +21,7 @@ class WriterClaim:
             tickets = open_tickets()
             writer = self._current()
             if writer is not None and writer is not owner and tickets:
-                raise RuntimeError(
-                    "another loader reads ahead into this index: finish its epoch or close() it first"
-                )
+                raise RuntimeError("another loader reads ahead into this index: finish its epoch or close() it first")
             self._writer = reference
 
     def release(self, owner: object) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.ingest.plan._arena_model import ArenaModel, first_of_each, within
 from headrace.ingest.plan.violations import Kind, PlanViolationError, Violation
-from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys, GroupPlan, Movement, StepPlan
+from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys, Movement, StepPlan
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class PlanVerifier:
 
     `row_bytes`, bytes of a row of each layout, must be the same at every step; None takes those of the first plan.
 
-    What concerns two steps (urgent, rows brought ahead and their keys) is reported with the later one's check, under the earlier step.
+    What concerns two steps (urgent, rows brought ahead and their keys) is reported with the later one's check, under the
+    earlier step.
     """
 
     def __init__(
@@ -172,7 +173,11 @@ class _GroupCheck:
         self, verifier: PlanVerifier, index: int, plan: StepPlan, unique: U64, unique_keys: FetchKeys | None
     ) -> None:
         self._verifier, self._index, self._group, self._unique = verifier, index, plan.groups[index], unique
-        self._unique_keys, self._late_keys, self._ahead_keys = unique_keys, plan.late_keys[index], plan.ahead_keys[index]
+        self._unique_keys, self._late_keys, self._ahead_keys = (
+            unique_keys,
+            plan.late_keys[index],
+            plan.ahead_keys[index],
+        )
         self._arena = verifier._arenas[index]
         self._step, self._window = plan.step, plan.window
         self._used = frozenset(unique.tolist())
