@@ -44,9 +44,9 @@ inline std::uint64_t place_bits(std::uint32_t chunk, std::uint32_t offset) {
     return static_cast<std::uint64_t>(chunk) << kOffsetBits | offset;
 }
 
-// Zeroed entries, aligned to cache lines so that four share one. A large array is mapped for itself, on huge pages where
-// the system gives them: random reads of a table of gigabytes otherwise miss the translation buffer every time, and
-// memory that the allocator hands out again is already on small pages.
+// Zeroed entries, aligned to cache lines so that four share one. A large array is mapped for itself, on huge pages
+// where the system gives them: random reads of a table of gigabytes otherwise miss the translation buffer every time,
+// and memory that the allocator hands out again is already on small pages.
 class EntryArray {
   public:
     EntryArray() = default;

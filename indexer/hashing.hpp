@@ -5,8 +5,8 @@
 
 namespace headrace {
 
-// hash = route 16 | shard 6 | low 42. Owner and shard are picked by disjoint bits, so keys that share an owner are still
-// spread over shards; the position within a shard is picked by all bits, see probe_home.
+// hash = route 16 | shard 6 | low 42. Owner and shard are picked by disjoint bits, so keys that share an owner are
+// still spread over shards; the position within a shard is picked by all bits, see probe_home.
 constexpr int kRouteBits = 16;
 constexpr int kShardBits = 6;
 constexpr int kLowBits = 42;
@@ -48,9 +48,9 @@ inline std::uint32_t shard_bits(std::uint64_t hash) {
 }
 
 // A hash or an id as one index sees it: multiplied, folded and multiplied again by the odd multiplier that is its own.
-// mix64 is known and can be inverted, so whoever chooses ids chooses hashes; without the multiplier nobody can tell which
-// of them meet. (Keys of one hash do: there is one of them a table.) The fold is for regular numbers: after a mere product
-// the multiples of some strides lie close together, with one multiplier in twelve.
+// mix64 is known and can be inverted, so whoever chooses ids chooses hashes; without the multiplier nobody can tell
+// which of them meet. (Keys of one hash do: there is one of them a table.) The fold is for regular numbers: after a
+// mere product the multiples of some strides lie close together, with one multiplier in twelve.
 inline std::uint64_t permuted(std::uint64_t x, std::uint64_t multiplier) {
     __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(x) * multiplier;

@@ -1,9 +1,10 @@
 """The one hash of a key, and which of its bits decide what (twin of ``hashing.hpp``).
 
-``hash = route 16 | shard 6 | low 42`` bits, from the top: the owner and the shard within the owner's index are picked by
-disjoint bits, so that keys that share the one are still spread over the other. The position within a shard is picked by
-the whole hash under an odd multiplier that is private to the index: the hash is known and can be inverted, so without it
-crafted ids could all meet in one place. Owners, shards and places never depend on the multiplier, only the time does.
+``hash = route 16 | shard 6 | low 42`` bits, from the top: the owner and the shard within the owner's index are picked
+by disjoint bits, so that keys that share the one are still spread over the other. The position within a shard is picked
+by the whole hash under an odd multiplier that is private to the index: the hash is known and can be inverted, so that
+without it crafted ids could all meet in one place. Owners, shards and places never depend on the multiplier, only the
+time does.
 The finalisers are those of splitmix64 (Stafford's mix 13) and MurmurHash3.
 """
 

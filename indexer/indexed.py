@@ -94,7 +94,7 @@ class IndexedIds:
 
 
 def pack_location(chunk: int, offset: int, *, rank: int = 0, tier: int = 0) -> int:
-    """Location word: tier 2 bits | owner rank 16 | chunk 32 | offset 14. TypeError, ValueError for what does not fit."""
+    """Location word: tier 2 bits | owner rank 16 | chunk 32 | offset 14. ValueError for what does not fit."""
     return (
         check_integer("tier", tier, 0, 3) << TIER_SHIFT
         | check_integer("rank", rank, 0, _RANKS - 1) << PLACE_BITS

@@ -62,8 +62,8 @@ class Shard {
             const GroupOut& out = groups[tables[item->table].group];
             std::size_t slot = home(item->hash);
             std::uint64_t steps = 0;
-            const bool found = probe(item->id, key_bits(item->table, item->missing), slot, steps) &&
-                               committed(entries_[slot]);
+            const bool found =
+                probe(item->id, key_bits(item->table, item->missing), slot, steps) && committed(entries_[slot]);
             out.locations[item->position] = found ? rank_bits | (entries_[slot].word & kPlaceMask) : kAbsent;
             out.is_new[item->position] = 0;
         }

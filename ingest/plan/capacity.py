@@ -11,9 +11,9 @@ class CapacityError(ValueError):
     - `rows_needed` = max over t of |D_t \\ hot| + r_rows: with fewer the planner cannot run;
     - `rows_never_late` = max over t of |(D_t ∪ D_t+1) \\ hot| + r_rows: with as many no row is late for lack of room.
 
-    A later batch may need more. `step` is the refused batch's number in the run, `capacity` the arena's rows. `push` raises
-    this as soon as it is given the batch, up to `window` batches before step `step` is planned: the steps before it can
-    still be popped, after ``finish()`` all of them.
+    A later batch may need more. `step` is the refused batch's number in the run, `capacity` the arena's rows. `push`
+    raises this as soon as it is given the batch, up to `window` batches before step `step` is planned: the steps before
+    it can still be popped, after ``finish()`` all of them.
     """
 
     def __init__(self, *, step: int, capacity: int, rows_needed: int, rows_never_late: int) -> None:

@@ -36,9 +36,7 @@ class RowTable {
 
     Row& operator[](uint32_t row) { return rows_[row]; }
     size_t size() const { return size_; }
-    size_t nbytes() const {
-        return buckets_.capacity() * sizeof(Bucket) + rows_.capacity() * sizeof(Row);
-    }
+    size_t nbytes() const { return buckets_.capacity() * sizeof(Bucket) + rows_.capacity() * sizeof(Row); }
 
     // The row number of each location; rows that are not known yet are added. May throw, and then adds none.
     void find_or_add(const uint64_t* locations, size_t count, uint32_t* out) {

@@ -35,7 +35,8 @@ class PlanVerifier:
 
     `row_bytes`, bytes of a row of each layout, must be the same at every step; None takes those of the first plan.
 
-    What concerns two steps (urgent, rows brought ahead and their keys) is reported with the later one's check, under the earlier step.
+    What concerns two steps (urgent, rows brought ahead and their keys) is reported with the later one's check, under
+    the earlier step.
     """
 
     def __init__(

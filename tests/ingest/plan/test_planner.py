@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -81,8 +82,19 @@ def streams(draw):
 
 
 @given(stream=streams(), window=st.sampled_from(WINDOWS))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_native_equals_twin(stream, window):
+    compare_with_twin(stream, window)
+
+
+@pytest.mark.long
+@given(stream=streams(), window=st.sampled_from(WINDOWS))
+@settings(max_examples=2000, deadline=None)
+def test_native_equals_twin_in_many_examples(stream, window):
+    compare_with_twin(stream, window)
+
+
+def compare_with_twin(stream, window):
     batches, hot, r_rows, capacity = stream
     native, twin = (WindowPlanner(window=window, capacity=capacity, r_rows=r_rows, native=n) for n in (True, False))
     outcome = []
@@ -99,7 +111,7 @@ def test_native_equals_twin(stream, window):
 
 
 @given(stream=streams(), window=st.sampled_from(WINDOWS), native=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_plans_are_valid(stream, window, native):
     """L116, and P11: each batch has one plan, none is lost at the end."""
     batches, hot, r_rows, capacity = stream
@@ -207,6 +219,7 @@ def test_too_little_capacity_is_refused_at_once_with_the_rows_needed(native: boo
     with pytest.raises(CapacityError, match=r"step 1: the arena has 4 rows; at least 5 are needed, and 7 so") as error:
         planner.push(rows(3, 4, 5, 6))  # |D_0 ∪ D_1| = 6 cold rows, and R
     assert (error.value.rows_needed, error.value.rows_never_late) == (5, 7)
+    assert (error.value.step, error.value.capacity) == (1, 4)  # the refused batch's number, though step 0 waits
     assert planner.current_window_sizes == (4,)  # nothing was taken
     planner.push(rows(4, 3))
     planner.finish()
@@ -268,8 +281,15 @@ def test_misuse_is_refused(native: bool) -> None:
 @pytest.mark.parametrize("arguments", [(-1, 1, 0), (2**20 + 1, 1, 0), (0, -1, 0), (0, 2**31, 0), (0, 3, 4), (0, 3, -1)])
 def test_sizes_are_checked(arguments: tuple[int, int, int]) -> None:
     window, capacity, r_rows = arguments
-    with pytest.raises(ValueError, match="not in"):
+    with pytest.raises(ValueError, match="must lie in"):
         WindowPlanner(window=window, capacity=capacity, r_rows=r_rows)
+
+
+@pytest.mark.parametrize("name", ["window", "capacity", "r_rows"])
+@pytest.mark.parametrize("value", [1.5, 1.0, "1", True])
+def test_sizes_are_integers(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"{name}.* must be an integer"):
+        WindowPlanner(**{"window": 1, "capacity": 2, "r_rows": 1, name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -370,11 +390,55 @@ def test_memory_does_not_grow_with_the_stream() -> None:
         assert len(set(sizes)) == 1
 
 
-def test_native_equals_twin_on_long_streams() -> None:
-    """Enough rows for growth and deletion in the hash table."""
-    batches = skewed(9, 60, 90, 1 << 40)
-    for window, capacity in ((0, 100), (4, 190), (12, 110), (200, 1200)):
-        planners = [WindowPlanner(window=window, capacity=capacity, native=n) for n in (True, False)]
-        for step, (a, b) in enumerate(zip(*(plan_batches(batches, p) for p in planners), strict=True)):
-            assert_same(a, b, f"step {step}")
-            assert planners[0].stats() == planners[1].stats()
+def compare_on_stream(batches: list[np.ndarray], window: int, capacity: int) -> None:
+    planners = [WindowPlanner(window=window, capacity=capacity, native=n) for n in (True, False)]
+    for step, (a, b) in enumerate(zip(*(plan_batches(batches, p) for p in planners), strict=True)):
+        assert_same(a, b, f"step {step}")
+        assert planners[0].stats() == planners[1].stats()
+
+
+SHAPES = [(0, 100), (4, 190), (12, 110), (200, 1200)]  # window, capacity
+
+
+@pytest.mark.parametrize(("window", "capacity"), SHAPES)
+def test_native_equals_twin_with_many_rows(window: int, capacity: int) -> None:
+    """More rows than the hash table begins with: growth (1024 buckets, 716 rows) and deletion."""
+    compare_on_stream(skewed(9, 24, 90, 1 << 40), window, capacity)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("window", "capacity"), SHAPES)
+def test_native_equals_twin_on_long_streams(window: int, capacity: int) -> None:
+    compare_on_stream(skewed(9, 150, 90, 1 << 40), window, capacity)
+
+
+def test_ready_and_finish_are_refused_while_another_thread_plans() -> None:
+    rows_of_one = np.arange(2_000_000, dtype=np.uint64)
+    bad = np.append(rows_of_one, np.uint64(0))  # refused after all the work
+    planner = WindowPlanner(window=1, capacity=3_000_000)
+    stop = threading.Event()
+
+    def push() -> None:
+        while not stop.is_set():
+            try:
+                planner.push(bad)
+            except (RuntimeError, ValueError):
+                continue
+
+    worker = threading.Thread(target=push)
+    worker.start()
+    try:
+        for call in (planner.ready, planner.finish):
+            refused = False
+            give_up = time.monotonic() + 20
+            while not refused and time.monotonic() < give_up:
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused = "in use by another thread" in str(error)
+                time.sleep(0)
+            assert refused
+    finally:
+        stop.set()
+        worker.join(timeout=20)
+    assert not worker.is_alive()

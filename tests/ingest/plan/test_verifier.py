@@ -10,7 +10,7 @@ from headrace.ingest.plan.offline import plan_batches, step_plans
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
 from headrace.ingest.plan.violations import Kind, PlanViolationError, Violation
-from headrace.ingest.step_plan import NEVER, GroupPlan, Movement, StepPlan
+from headrace.ingest.step_plan import NEVER, FetchKeys, GroupPlan, Movement, StepPlan
 
 WINDOW, CAPACITY, R_ROWS, STEPS, UNIVERSE = 3, 17, 3, 30, 40
 HOT = np.array([101, 100, 102], np.uint64)
@@ -27,13 +27,31 @@ def batch_stream(seed: int, steps: int = STEPS) -> list[np.ndarray]:
 def planned(batches: list[np.ndarray], *, window: int = WINDOW, native: bool = True) -> list[StepPlan]:
     planner = WindowPlanner(window=window, capacity=CAPACITY, r_rows=R_ROWS, native=native)
     planner.set_hot(HOT)
-    return step_plans([plan_batches(batches, planner)], window=window)
+    plans = step_plans([plan_batches(batches, planner)], window=window)
+    return [
+        replace(
+            plan,
+            late_keys=(keys_of(plan.groups[0].late.fetch_locations),),
+            ahead_keys=(keys_of(plan.groups[0].ahead.fetch_locations),),
+        )
+        for plan in plans
+    ]
+
+
+def keys_of(locations: np.ndarray) -> FetchKeys:
+    """Keys such that two rows may differ in any one field alone."""
+    place = locations - np.uint64(100)
+    return FetchKeys(
+        ids=place // np.uint64(8),
+        tables=(place // np.uint64(2) % np.uint64(4)).astype(np.uint32),
+        missing=place % 2 == 1,
+    )
 
 
 def verify(plans: list[StepPlan], batches: list[np.ndarray], window: int = WINDOW) -> list[Violation]:
     """Violations of `plans`, each checked against the rows of the step that it claims to be for."""
     verifier = PlanVerifier(capacity=[CAPACITY], r_rows=[R_ROWS], horizon=write_back_horizon(window))
-    found = [v for plan in plans for v in verifier.check(plan, [batches[plan.step]])]
+    found = [v for plan in plans for v in verifier.check(plan, [batches[plan.step]], [keys_of(batches[plan.step])])]
     return found + verifier.finish(len(batches))
 
 
@@ -323,6 +341,37 @@ def missing_keys(plans, batches, rng):
     return plans
 
 
+def wrong_key(field: str):
+    def mutation(plans, batches, rng):
+        name = movement_name(rng)
+        step, i = pick(rng, fetches(plans, name, lambda m: m.fetch_slots >= 0))
+        keys = getattr(plans[step], f"{name}_keys")[0]
+        array = getattr(keys, field).copy()
+        array[i] = not array[i] if field == "missing" else array[i] + 1
+        plans[step] = replace(plans[step], **{f"{name}_keys": (replace(keys, **{field: array}),)})
+        return plans
+
+    mutation.__name__ = f"wrong_key_{field}"
+    return mutation
+
+
+def exchanged_keys(plans, batches, rng):
+    name = movement_name(rng)
+    step, i = pick(rng, fetches(plans, name, lambda m: np.arange(len(m.fetch_slots)) > 0))
+    keys = getattr(plans[step], f"{name}_keys")[0]
+    order = np.arange(len(keys.ids))
+    order[[i - 1, i]] = order[[i, i - 1]]
+    exchanged = FetchKeys(keys.ids[order], keys.tables[order], keys.missing[order])
+    plans[step] = replace(plans[step], **{f"{name}_keys": (exchanged,)})
+    return plans
+
+
+def another_row_size(plans, batches, rng):
+    step = int(rng.integers(1, len(plans)))
+    plans[step] = replace(plans[step], row_bytes=(65,))
+    return plans
+
+
 def lost_tail(plans, batches, rng):
     return plans[: -int(rng.integers(1, WINDOW + 1))]
 
@@ -400,6 +449,11 @@ MUTATIONS = [
     (fewer_rows, {Kind.UNIQUE_COUNT}),
     (shorter_array, {Kind.MALFORMED}),
     (missing_keys, {Kind.MALFORMED}),
+    (wrong_key("ids"), {Kind.KEYS}),
+    (wrong_key("tables"), {Kind.KEYS}),
+    (wrong_key("missing"), {Kind.KEYS}),
+    (exchanged_keys, {Kind.KEYS}),
+    (another_row_size, {Kind.LAYOUT}),
     (lost_tail, {Kind.LOST_TAIL}),  # P11: each batch is planned exactly once
     (lost_step, {Kind.STEP_ORDER}),
     (replayed_step, {Kind.STEP_ORDER}),
@@ -515,7 +569,51 @@ def test_memory_is_bounded_by_the_arena_and_recent_write_backs() -> None:
         assert verifier.tracked_rows <= 25 + 10 * (write_back_horizon(2) // 2 + 1)
 
 
+def test_wrong_keys_are_reported_where_they_are_and_only_when_they_are_known() -> None:
+    batches = batch_stream(4)
+    for name, at in (("late", 0), ("ahead", 3)):
+        plans = planned(batches)
+        keys = getattr(plans[at], f"{name}_keys")[0]
+        plans[at] = replace(plans[at], **{f"{name}_keys": (replace(keys, ids=keys.ids + np.uint64(1)),)})
+        movement = getattr(group(plans, at), name)
+        assert len(movement.fetch_slots) > 0
+        rows = zip(movement.fetch_locations.tolist(), movement.fetch_slots.tolist(), strict=True)
+        assert verify(plans, batches) == [Violation(Kind.KEYS, at, 0, row, slot) for row, slot in rows]
+        verifier = PlanVerifier(capacity=[CAPACITY], r_rows=[R_ROWS], horizon=write_back_horizon(WINDOW))
+        assert [v for plan in plans for v in verifier.check(plan, [batches[plan.step]])] == []
+
+
+def test_keys_that_are_not_one_a_row_are_reported() -> None:
+    batches = batch_stream(4)
+    plans = planned(batches)
+    verifier = PlanVerifier(capacity=[CAPACITY], r_rows=[R_ROWS], horizon=write_back_horizon(WINDOW))
+    found = verifier.check(plans[0], [batches[0]], [keys_of(batches[0][1:])])
+    assert [(v.kind, v.step, v.group) for v in found] == [(Kind.UNIQUE_COUNT, 0, 0)]
+    found = verifier.check(plans[1], [batches[1]], [])
+    assert [(v.kind, v.step, v.group) for v in found] == [(Kind.LAYOUT, 1, -1)]
+
+
+def test_row_bytes_are_those_of_the_constructor_or_of_the_first_plan() -> None:
+    for row_bytes, wrong_at in ((None, [1]), ([64], [1]), ([8], [0, 2, 3])):
+        plans, batches, _ = two_rows()
+        verifier = PlanVerifier(capacity=[1], horizon=write_back_horizon(1), row_bytes=row_bytes)
+        plans[1] = replace(plans[1], row_bytes=(8,))
+        found = [v for plan, batch in zip(plans, batches, strict=True) for v in verifier.check(plan, [batch])]
+        assert [(v.kind, v.step) for v in found] == [(Kind.LAYOUT, step) for step in wrong_at]
+
+
+def test_steps_are_counted_without_row_layouts_too() -> None:
+    plans = [StepPlan(0, step, 2, (), (), (), ()) for step in range(3)]
+    verifier = PlanVerifier(capacity=[], horizon=write_back_horizon(2), row_bytes=[])
+    for plan in plans:
+        assert verifier.check(plan, [], []) == []
+    assert verifier.finish(3) == []
+    assert [v.kind for v in verifier.check(plans[1], [], [])] == [Kind.STEP_ORDER]
+
+
 def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 capacities, 2 row_bytes"):
+        PlanVerifier(capacity=[1], horizon=1, row_bytes=[4, 4])
     with pytest.raises(ValueError, match="2 capacities, 1 r_rows"):
         PlanVerifier(capacity=[1, 2], r_rows=[0], horizon=4)
     with pytest.raises(ValueError, match="negative"):

@@ -1,0 +1,86 @@
+// A planner whose memory runs out in push, beside one whose memory does not. For -fsanitize=address,undefined.
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <random>
+
+#include "planner.hpp"
+
+static long allocations_left = -1;  // -1: never fails
+
+[[gnu::noinline]] void* operator new(std::size_t size) {
+    if (allocations_left == 0) throw std::bad_alloc();
+    if (allocations_left > 0) --allocations_left;
+    void* memory = std::malloc(size == 0 ? 1 : size);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+#define CHECK(condition)                                                         \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                        \
+        }                                                                        \
+    } while (0)
+
+namespace headrace::plan {
+
+static void same(const Movement& a, const Movement& b) {
+    CHECK(a.evict_locations == b.evict_locations && a.evict_slots == b.evict_slots);
+    CHECK(a.fetch_locations == b.fetch_locations && a.fetch_slots == b.fetch_slots);
+    CHECK(a.fetch_unique == b.fetch_unique && a.fetch_wait == b.fetch_wait && a.slot_wait == b.slot_wait);
+}
+
+// Batches grow, so that every buffer has to; some are refused for a duplicate. Returns how often memory ran out.
+static int run(std::uint64_t seed, uint32_t window) {
+    std::mt19937_64 random(seed);
+    WindowPlanner failing(window, 9000, 0, 2 * (window + 2)), plain(window, 9000, 0, 2 * (window + 2));
+    int failures = 0;
+    for (int step = 0; step < 60; ++step) {
+        std::vector<uint64_t> batch(static_cast<size_t>(step) * 50 + 1);
+        const uint64_t first = random() % 20000;
+        for (size_t i = 0; i < batch.size(); ++i) batch[i] = (first + i) * 977;
+        if (step % 7 == 3) batch.back() = batch.front();
+        const PushResult expected = plain.push(batch.data(), batch.size());
+        for (long allowed = 0;; ++allowed) {
+            const Counters before = failing.counters();
+            allocations_left = allowed;
+            try {
+                const PushResult result = failing.push(batch.data(), batch.size());
+                allocations_left = -1;
+                CHECK(result == expected);
+                break;
+            } catch (const std::bad_alloc&) {
+                allocations_left = -1;
+                ++failures;
+            }
+            const Counters after = failing.counters();
+            CHECK(after.tracked_rows == before.tracked_rows && after.window_rows == before.window_rows);
+            CHECK(after.rows_needed == before.rows_needed && after.peak_window_rows == before.peak_window_rows);
+            CHECK(after.nbytes >= before.nbytes && after.nbytes < before.nbytes + 4'000'000);  // buffers are kept
+            CHECK(failing.window_steps() + (expected == PUSHED) == plain.window_steps());
+        }
+        if (!plain.ready()) continue;
+        plain.pop();
+        failing.pop();
+        CHECK(plain.slots == failing.slots && plain.hits == failing.hits && plain.resident == failing.resident);
+        same(plain.late, failing.late);
+        same(plain.ahead, failing.ahead);
+    }
+    CHECK(plain.counters().tracked_rows == failing.counters().tracked_rows);
+    CHECK(failing.counters().nbytes < 4'000'000);
+    return failures;
+}
+
+}  // namespace headrace::plan
+
+int main() {
+    int failures = 0;
+    for (const uint32_t window : {0u, 1u, 5u}) failures += headrace::plan::run(window + 1, window);
+    std::printf("memory ran out %d times\n", failures);
+    CHECK(failures > 30);
+    std::puts("ok");
+}
