@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,10 @@ import torch
 from headrace.embed import checkpoint, run_folder
 from headrace.embed.checkpoint import load_run, save_run
 from headrace.embed.initializer import Normal
+from headrace.embed.rows_file import write_rows
 from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
+from headrace.formats.manifest import file_blake2b
 from headrace.formats.schema import Schema, Sparse, Table
 
 SCHEMA = Schema(
@@ -222,6 +226,219 @@ def test_a_damaged_file_is_named(kit, batches, tmp_path, name):
     (tmp_path / "run" / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
         load_run(tmp_path / "run")
+
+
+def trained(kit, batches, path, **options):
+    run = Run()
+    run.train(kit.plan_batches(batches))
+    run.save(path, **options)
+    return run
+
+
+class Untouched:
+    """A fresh run that must not change."""
+
+    def __init__(self, **options):
+        self.run, self.index = Run(**options), FakeIndex("empty")
+        self.before = self.run.bits(), repr(self.run.optimizer.state_dict()), self.run.stage.lr
+
+    def check(self):
+        assert (self.run.bits(), repr(self.run.optimizer.state_dict()), self.run.stage.lr) == self.before
+        assert self.index.content == "empty"
+
+    def restore(self, saved, **options):
+        parts = {"stage": self.run.stage, "model": self.run.model, "optimizer": self.run.optimizer}
+        saved.restore(**{**parts, "index": self.index, **options})
+
+
+def test_a_checkpoint_that_was_replaced_is_not_restored(kit, batches, tmp_path):
+    run = trained(kit, batches[:5], tmp_path / "run")
+    saved, fresh = load_run(tmp_path / "run"), Untouched(lr=0.25)
+    run.train(kit.plan_batches(batches[5:], run=2))
+    run.save(tmp_path / "run", step=9)
+    with pytest.raises(CheckpointError, match="was replaced by a newer checkpoint; call load_run again"):
+        fresh.restore(saved)
+    fresh.check()
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="was replaced by a newer checkpoint"):
+        fresh.restore(saved)
+    fresh.check()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_checkpoint_that_is_replaced_while_the_index_is_read(kit, batches, tmp_path, fails):
+    run = trained(kit, batches, tmp_path / "run")
+    saved, fresh = load_run(tmp_path / "run"), Untouched(lr=0.25)
+
+    class SlowIndex:
+        def read_snapshot(self, path):
+            run.save(tmp_path / "run", step=9)
+            if fails:
+                raise FileNotFoundError(path)
+
+    with pytest.raises(CheckpointError, match=r"was replaced .* the index given may hold that one's keys"):
+        fresh.restore(saved, index=SlowIndex())
+    fresh.check()
+
+
+def test_loading_while_another_saves_gives_one_checkpoint(kit, batches, tmp_path, monkeypatch):
+    run, read = trained(kit, batches, tmp_path / "run"), checkpoint._read_arrays
+    steps = iter([6, 7])
+
+    def reading(path):
+        arrays = read(path)
+        if path.name == "dense.npz" and (step := next(steps, None)):
+            run.model[0].bias.data.fill_(step)
+            run.save(tmp_path / "run", step=step)
+        return arrays
+
+    monkeypatch.setattr(checkpoint, "_read_arrays", reading)
+    saved = load_run(tmp_path / "run")
+    assert saved.step == 7
+    assert saved.dense["0.bias"].tolist() == [7, 7, 7]
+
+
+def test_a_link_that_was_pointed_elsewhere_does_not_matter(kit, batches, tmp_path):
+    run = trained(kit, batches[:5], tmp_path / "one")
+    (tmp_path / "latest").symlink_to("one")
+    saved, bits = load_run(tmp_path / "latest"), run.bits()
+    run.train(kit.plan_batches(batches[5:], run=2))
+    run.save(tmp_path / "two")
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").symlink_to("two")
+    other = Run()
+    saved.restore(stage=other.stage, model=other.model, optimizer=other.optimizer)
+    assert other.bits() == bits
+
+
+def test_another_model_or_optimizer_is_refused_and_nothing_changes(kit, batches, tmp_path):
+    trained(kit, batches, tmp_path / "run")
+    saved = load_run(tmp_path / "run")
+    fresh = Untouched(optimizer="sgd", lr=0.25)
+    with pytest.raises(CheckpointError, match=r"another optimizer than SGD: only saved .*'amsgrad'.*'momentum'"):
+        fresh.restore(saved)
+    fresh.check()
+    fresh = Untouched(lr=0.25)
+    with pytest.raises(CheckpointError, match=r"0\.weight of shape \[3, 6\], the model has \[3, 5\]"):
+        fresh.restore(saved, model=torch.nn.Sequential(torch.nn.Linear(5, 3), *fresh.run.model[1:]))
+    fresh.check()
+
+
+def rewrite_meta(path, change):
+    """Change a description, with the right checksums of everything."""
+    meta = json.loads((path / "meta.json").read_text())
+    change(meta)
+    meta["files"] = {name: file_blake2b(path / name) for name in meta["files"]}
+    del meta["checksum"]
+    (path / "meta.json").write_text(json.dumps({**meta, "checksum": run_folder._content_digest(meta)}))
+
+
+@pytest.mark.parametrize(
+    ("locations", "rows", "message"),
+    [
+        ([1, 1], np.ones((2, 2)), "location 0x1 occurs twice"),
+        ([1], np.ones((1, 3)), r"rows of shape \(1, 3\)"),
+        ([2**63], np.ones((1, 2)), "tier bits"),
+    ],
+)
+def test_rows_of_the_last_group_that_do_not_fit_change_nothing(kit, batches, tmp_path, locations, rows, message):
+    trained(kit, batches, tmp_path / "run")
+    write_rows(tmp_path / "run" / "rows_1.arrow", np.array(locations, np.uint64), rows.astype(np.float32))
+    rewrite_meta(tmp_path / "run", lambda meta: None)
+    saved, fresh = load_run(tmp_path / "run"), Untouched(lr=0.25)
+    with pytest.raises(CheckpointError, match=message):
+        fresh.restore(saved)
+    fresh.check()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta.pop("step"),
+        lambda meta: meta.update(step=-1),
+        lambda meta: meta.update(step="5"),
+        lambda meta: meta.pop("dense"),
+        lambda meta: meta.update(stage=[]),
+        lambda meta: meta["stage"].update(lr="high"),
+        lambda meta: meta.update(extra={"$array": 99}),
+    ],
+)
+def test_forged_descriptions_are_refused(tmp_path, change):
+    Run().save(tmp_path / "run")
+    rewrite_meta(tmp_path / "run", change)
+    with pytest.raises(CheckpointError, match="its description is not one of this release"):
+        load_run(tmp_path / "run")
+
+
+def test_forged_arrays_are_refused(tmp_path):
+    Run().save(tmp_path / "run")
+    (tmp_path / "run" / "dense.npz").write_bytes(b"PK\x03\x04 and no more")
+    rewrite_meta(tmp_path / "run", lambda meta: None)
+    with pytest.raises(CheckpointError, match=r"dense\.npz: not a file of arrays"):
+        load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("step", [np.int64(3), np.uint8(3), 3])
+def test_steps_are_integers_of_any_type(tmp_path, step):
+    Run().save(tmp_path / "run", step=step)
+    assert load_run(tmp_path / "run").step == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (-1, ValueError),
+        (np.int64(-1), ValueError),
+        (True, TypeError),
+        (3.0, TypeError),
+        ("3", TypeError),
+        (None, TypeError),
+    ],
+)
+def test_other_steps_are_refused_before_anything_is_written(tmp_path, step, error):
+    with pytest.raises(error, match="step="):
+        Run().save(tmp_path / "run", step=step)
+    assert list(tmp_path.iterdir()) == []
+
+
+class SizedIndex(FakeIndex):
+    def __init__(self, size):
+        super().__init__("keys")
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+
+@pytest.mark.parametrize("mode", ["direct", "arena"])
+def test_an_index_that_does_not_know_the_rows_is_refused(kit, batches, tmp_path, mode):
+    run = Run(mode=mode)
+    run.save(tmp_path / "run", step=1, index=SizedIndex(0))
+    planned = kit.plan_batches(batches, spare=100)  # in the arena most rows are in no chunk yet
+    run.train(planned)
+    written = sum(len({x for b in batches for x in b.groups[g].locations.tolist()}) for g in (0, 1))
+    with pytest.raises(
+        ValueError, match=rf"does not belong to the stage: it knows {written - 1} rows.*written {written}"
+    ):
+        run.save(tmp_path / "run", step=2, index=SizedIndex(written - 1))
+    assert load_run(tmp_path / "run").step == 1
+    run.save(tmp_path / "run", step=2, index=SizedIndex(written))
+    assert load_run(tmp_path / "run").step == 2
+
+
+def test_a_model_that_contains_the_stage_is_saved_without_a_warning(kit, batches, tmp_path):
+    def whole():
+        run = Run()
+        run.model = torch.nn.ModuleDict({"stage": run.stage, "top": run.model})
+        return run
+
+    run, other = whole(), whole()
+    run.model["top"][0].bias.data.fill_(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.save(tmp_path / "run")
+        other.restore(tmp_path / "run")
+    assert other.model["top"][0].bias.tolist() == [2, 2, 2]
 
 
 def test_versions_to_come_are_refused(tmp_path, monkeypatch):

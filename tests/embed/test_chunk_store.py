@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import psutil
 import pytest
@@ -10,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.embed import _chunk_store_py as twin
-from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.chunk_store import PLACE_MASK, ChunkStore
 from headrace.embed.initializer import Constant, Normal, Uniform, initial_vectors
 from headrace.embed.optimizers import UpdateRule
-from headrace.indexer.indexed import ABSENT, pack_location
+from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, OFFSET_BITS, PLACE_BITS, TIER_SHIFT, pack_location
 
 BOTH = pytest.mark.parametrize("make", [ChunkStore, twin.ChunkStore])
 ADAGRAD = UpdateRule(name="rowwise_adagrad", lr=0.1)
@@ -231,6 +234,46 @@ def test_read_only_inputs_are_taken():
     store.write(places, values)
     store.update(places, ids, tables, missing, values, ADAGRAD_FREE)
     assert read(store, places).tolist() == [[0.5], [0.5]]
+
+
+def test_a_second_caller_is_refused():
+    store = ChunkStore(256, 0, initializer=Normal())
+    places = np.arange(20_000, dtype=np.uint64)
+    arguments = (places, *keys(len(places)), np.empty((len(places), 256), np.float32))
+    one = (places[:1], *keys(1))
+    value = np.ones((1, 256), np.float32)
+    calls = {
+        "read": lambda: store.read(*one, value.copy()),
+        "write": lambda: store.write(places[:1], value),
+        "update": lambda: store.update(*one, value, ADAGRAD_FREE),
+        "is_written": lambda: store.is_written(places[:1]),
+        "forget": lambda: store.forget(places[:1]),
+        "num_written": lambda: store.num_written,
+        "export": store.export,
+        "clear": store.clear,
+        "nbytes": lambda: store.nbytes,
+    }
+    refused = {}
+    thread = threading.Thread(target=lambda: store.read(*arguments))  # some 100 ms without the GIL
+    thread.start()
+    while thread.is_alive():
+        for name in calls.keys() - refused.keys():
+            try:
+                calls[name]()
+            except RuntimeError as error:
+                refused[name] = str(error)
+        time.sleep(0.001)
+    assert refused == dict.fromkeys(calls, "the rows are in use by another thread: one caller at a time")
+    store.write(places[:1], value)  # and free again
+    assert store.num_written == 1
+
+
+def test_locations_are_packed_as_the_index_packs_them():
+    assert pack_location(2**32 - 1, CHUNK_ROWS - 1) == PLACE_MASK
+    assert pack_location(0, 0, rank=1) == 1 << PLACE_BITS
+    assert pack_location(0, 0, tier=1) == 1 << TIER_SHIFT
+    assert pack_location(1, 0) == 1 << OFFSET_BITS
+    assert (OFFSET_BITS, PLACE_BITS, TIER_SHIFT) == (14, 46, 62)
 
 
 def test_empty_calls_do_nothing():

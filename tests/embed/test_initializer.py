@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -145,6 +146,27 @@ def test_plain_data_round_trip(initializer):
 def test_bad_options_are_refused(make):
     with pytest.raises(ValueError, match=r"Uniform|Normal|Constant|initialiser|seed"):
         make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Uniform(low="0"),
+        lambda: Normal(std=True),
+        lambda: Constant(value=None),
+        lambda: initial_vectors(Uniform(), 1.5, *keys([1]), 2),
+        lambda: initial_vectors(Uniform(), True, *keys([1]), 2),
+    ],
+)
+def test_options_of_other_types_are_refused_by_name(make):
+    with pytest.raises(TypeError, match=r"(low|std|value|seed)="):
+        make()
+
+
+def test_numbers_of_numpy_are_plain_data():
+    data = Uniform(low=np.float32(-0.5), high=np.int64(1)).to_dict()
+    assert data == {"name": "Uniform", "low": -0.5, "high": 1.0}
+    assert json.loads(json.dumps(data)) == data
 
 
 def test_read_only_keys_are_taken():
