@@ -11,7 +11,8 @@ class WriterClaim:
     """The present writer, held weakly: one that is gone holds nothing. Any thread may call."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: the collector may end a loader, which releases, while this thread is in here.
+        self._lock = threading.RLock()
         self._writer: weakref.ref[object] | None = None
 
     def claim(self, owner: object, open_tickets: Callable[[], int]) -> None:

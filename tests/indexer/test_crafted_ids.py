@@ -74,7 +74,7 @@ def test_keys_made_for_one_home_take_about_as_many_probes_as_random_ones(kind: s
     assert len(np.unique(ids)) == COUNT
     random = np.random.default_rng(2).integers(0, 2**64, COUNT, np.uint64)
     # 20,000 on average without a private multiplier
-    assert mean_probe_length(ids, multiplier) < 4 * mean_probe_length(random, multiplier)
+    assert mean_probe_length(ids, multiplier) < 1.5 * mean_probe_length(random, multiplier)
 
 
 def scratch_steps(ids: np.ndarray, multiplier: int) -> float:

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dit import DIT
@@ -153,7 +160,14 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestIndexMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.long
+def test_long_histories() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        IndexMachine, settings=settings(max_examples=400, stateful_step_count=60, deadline=None)
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import IndexTable
+from headrace.indexer.writer import WriterClaim
 from tests.support.index_batches import column
 
 TABLES = (IndexTable(10, 0),)
@@ -69,6 +70,22 @@ def test_an_index_without_a_writer_is_usable_and_a_closed_one_cannot_be_claimed(
     assert not dit.writer_is(owner)
     with pytest.raises(TypeError, match="weak reference"):
         DIT(TABLES).claim_writer(3)
+
+
+def test_a_loader_that_releases_while_another_claims_in_the_same_thread_does_not_hang() -> None:
+    """As when the collector ends the old loader in the middle of the claim."""
+    claim, first, second = WriterClaim(), Loader(), Loader()
+    claim.claim(first, lambda: 1)
+
+    def open_tickets() -> int:
+        claim.release(first)
+        return 1
+
+    worker = threading.Thread(target=claim.claim, args=(second, open_tickets), daemon=True)
+    worker.start()
+    worker.join(timeout=20)
+    assert not worker.is_alive()
+    assert claim.holds(second)
 
 
 def test_of_many_threads_one_gets_the_claim() -> None:
