@@ -183,6 +183,7 @@ class PlanWindow(Node[Batch]):
                 capacity=[self.capacity] * len(hot),
                 r_rows=[len(rows) for rows in hot],
                 horizon=write_back_horizon(self.window),
+                row_bytes=[g.row_bytes for g in self.schema.groups],
             )
 
     def _choose_hot(self, group: int) -> U64:
