@@ -1,8 +1,8 @@
 """Native part of the chunk store and of the arena; the checked fronts are `chunk_store.py` and `arena.py`.
 
 Every function releases the GIL for its real work. Inputs may be read-only. One caller at a time for a store: a second
-raises RuntimeError. `missing` is a bool array viewed as uint8. `kind`, `first`, `second` are those of `initializer.Initializer.native`;
-`kind`, `lr`, `eps` of an update those of `optimizers.UpdateRule`.
+raises RuntimeError. `missing` is a bool array viewed as uint8. `kind`, `first`, `second` are those of
+`initializer.Initializer.native`; `kind`, `lr`, `eps` of an update those of `optimizers.UpdateRule`.
 """
 
 from headrace.embed.arrays import F32, I64, U8, U32, U64

@@ -22,6 +22,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+META = "meta.json"
+"""A checkpoint's description, without which a folder is none."""
+
 _PROCESS = uuid.uuid4().hex[:8]
 _TAIL = r"([0-9a-f]{8})-([0-9]+)-([0-9a-f]{8})-[0-9a-f]{8}"
 
@@ -47,7 +50,14 @@ def clear_abandoned(path: Path) -> None:
     for kind in ("tmp", "old"):
         for folder, abandoned in _siblings(path, kind):
             if abandoned and (kind == "tmp" or path.exists()):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a checkpoint, its description first: a reader that misses a file sees that the checkpoint is gone."""
+    with suppress(OSError):
+        (folder / META).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _siblings(path: Path, kind: str) -> Iterator[tuple[Path, bool]]:
@@ -79,6 +89,6 @@ def _host() -> str:
 def _written_ns(folder: Path) -> int:
     """When the folder's description was written, in ns; 0 if it has none."""
     try:
-        return (folder / "meta.json").stat().st_mtime_ns
+        return (folder / META).stat().st_mtime_ns
     except OSError:
         return 0

@@ -6,17 +6,14 @@ import ctypes
 import errno
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.embed.abandoned import clear_abandoned, put_aside, temporary_folder
+from headrace.embed.abandoned import META, clear_abandoned, put_aside, remove_folder, temporary_folder
 from headrace.formats.manifest import file_blake2b, new_hasher
 
-META = "meta.json"
-
-_READS = 3  # of a folder that is replaced again and again while it is read
+_READS = 5  # of a folder that is replaced again and again while it is read
 _T = TypeVar("_T")
 
 
@@ -49,7 +46,7 @@ def write_folder(path: Path, meta: dict[str, Any], write_files: Callable[[Path],
         _put(folder, path)
         _sync(path.parent)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def read_folder(path: Path, read: Callable[[Path, dict[str, Any]], _T]) -> _T:
@@ -59,13 +56,14 @@ def read_folder(path: Path, read: Callable[[Path, dict[str, Any]], _T]) -> _T:
     was killed between the two renames of a file system that cannot swap names, the former checkpoint put aside.
     """
     path = _follow(path)
-    for _ in range(_READS):
+    for attempt in range(1, _READS + 1):
         folder = path if path.exists() else put_aside(path) or path
         before = fingerprint(folder)
         try:
             result = read(folder, read_meta(folder))
         except (OSError, ValueError):
-            if fingerprint(folder) == before:
+            # Without a description it may be between two names: that is believed at the last attempt only.
+            if fingerprint(folder) == before and (before or attempt == _READS):
                 raise
         else:
             if fingerprint(folder) == before:
@@ -122,7 +120,7 @@ def _put(folder: Path, path: Path) -> None:
         except OSError:
             os.rename(aside, path)
             raise
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_folder(aside)
 
 
 def _exchange(one: Path, other: Path) -> bool:

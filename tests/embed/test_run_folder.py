@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -163,11 +166,49 @@ def test_reading_begins_again_if_the_folder_was_replaced(path, fails):
     assert seen == ["one", "two"]
 
 
+@pytest.mark.parametrize("exchange", [True, False])
+def test_readers_beside_a_writer_always_find_one_whole_checkpoint(tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(run_folder, "_exchange", lambda one, other: False)
+    path, stop = tmp_path / "run", threading.Event()
+
+    def save(number):
+        def files(folder):
+            for name in "abcd":
+                (folder / name).write_text(str(number))
+
+        write_folder(path, {"step": number}, files)
+
+    def read(folder, meta):
+        mixed = {(folder / name).read_text() for name in "abcd"} != {str(meta["step"])}
+        return -9 if mixed else meta["step"]
+
+    def read_on():
+        last = -1
+        while not stop.is_set():
+            step = read_folder(path, read)
+            assert step >= last
+            last = step
+        return last
+
+    save(0)
+    with ThreadPoolExecutor(2) as readers:
+        found = [readers.submit(read_on) for _ in range(2)]
+        try:
+            for number in range(1, 25):
+                save(number)
+                time.sleep(0.02)
+        finally:
+            stop.set()
+        assert all(0 <= one.result(timeout=20) < 25 for one in found)
+    assert os.listdir(tmp_path) == ["run"]
+
+
 def test_reading_gives_up_on_a_folder_that_is_never_left_alone(path):
     count = iter(range(100))
-    with pytest.raises(CheckpointError, match="was replaced 3 times while it was read"):
+    with pytest.raises(CheckpointError, match="was replaced 5 times while it was read"):
         read_folder(path, lambda folder, meta: write(path, str(next(count))))
-    assert next(count) == 3
+    assert next(count) == 5
 
 
 def test_a_damaged_folder_is_read_once(path):
