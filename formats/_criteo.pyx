@@ -1,10 +1,11 @@
 """Native parser of tab-separated click logs (see `_criteo.pyi`, `criteo_lines.py` and `criteo_parser.hpp`)."""
 
 from libc.stdint cimport int64_t, uint8_t, uintptr_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -26,10 +27,12 @@ cdef extern from "criteo_parser.hpp" namespace "headrace::formats" nogil:
         uint8_t* validity
 
     int64_t count_lines(const uint8_t* data, int64_t size)
+    int64_t min_row_bytes(const Column* columns, int64_t count)
+    int64_t max_rows(int64_t size, int64_t row_bytes)
 
     cdef cppclass LineParser:
         LineParser(const Column* columns, int64_t count, int64_t max_line_bytes) except +
-        void parse(const uint8_t* data, int64_t size) except +
+        cbool parse(const uint8_t* data, int64_t size, int64_t lines) except +
         int64_t rows()
         int64_t lines()
         int64_t nulls(int64_t column)
@@ -51,6 +54,7 @@ def parse_block(
     const uint8_t[::1] kinds not None,
     const uint8_t[::1] required not None,
     int64_t max_line_bytes,
+    int64_t lines,
 ):
     cdef int64_t size = data.shape[0]
     cdef int64_t count = kinds.shape[0]
@@ -61,10 +65,22 @@ def parse_block(
         if kinds[c] > kHex64:
             raise ValueError(f"column {c}: kind {kinds[c]} is unknown")
 
+    cdef vector[Column] columns
+    cdef Column column
+    columns.reserve(count)
+    for c in range(count):
+        column.kind = <Kind> kinds[c]
+        column.required = required[c] != 0
+        column.values = NULL
+        column.validity = NULL
+        columns.push_back(column)
+
     cdef const uint8_t* text = &data[0] if size > 0 else NULL
-    cdef int64_t capacity
-    with nogil:
-        capacity = count_lines(text, size)
+    if lines < 0:
+        with nogil:
+            lines = count_lines(text, size)
+    # Lines may be too short to be rows: a block of line feeds needs next to no room.
+    cdef int64_t capacity = min(lines, max_rows(size, min_row_bytes(columns.data(), count)) + 1)
     cdef int64_t bitmap_bytes = (capacity + 7) // 8
     cdef int64_t total = 0
     cdef list values_at = []
@@ -77,33 +93,28 @@ def parse_block(
     buffer = pa.allocate_buffer(total)
 
     cdef uint8_t* memory = <uint8_t*> <uintptr_t> buffer.address
-    cdef vector[Column] columns
-    cdef Column column
-    columns.reserve(count)
     for c in range(count):
-        column.kind = <Kind> kinds[c]
-        column.required = required[c] != 0
-        column.values = memory + <int64_t> values_at[c]
-        column.validity = memory + bitmaps_at + c * bitmap_stride
-        columns.push_back(column)
+        columns[c].values = memory + <int64_t> values_at[c]
+        columns[c].validity = memory + bitmaps_at + c * bitmap_stride
 
     cdef LineParser* parser = new LineParser(columns.data(), count, max_line_bytes)
+    cdef cbool whole
     try:
         with nogil:
             memset(memory + bitmaps_at, 0xFF, bitmap_stride * count)
-            parser.parse(text, size)
+            whole = parser.parse(text, size, lines)
+        if not whole:
+            raise ValueError(f"more than {lines} lines in a block of {size} bytes")
         places = [(values_at[c], bitmaps_at + c * bitmap_stride, parser.nulls(c)) for c in range(count)]
-        return buffer, places, parser.rows(), parser.lines(), fault_tuples(parser.faults())
+        return buffer, places, parser.rows(), parser.lines(), fault_table(parser.faults())
     finally:
         del parser
 
 
-cdef list fault_tuples(const vector[Fault]& faults):
-    cdef list found = []
-    cdef size_t i
-    for i in range(faults.size()):
-        found.append((
-            faults[i].line, faults[i].column, faults[i].reason, faults[i].begin, faults[i].end,
-            faults[i].line_begin, faults[i].line_end, faults[i].found,
-        ))
-    return found
+cdef object fault_table(const vector[Fault]& faults):
+    """int64 [faults, 8]"""
+    cdef object table = np.empty((faults.size(), sizeof(Fault) // sizeof(int64_t)), np.int64)
+    cdef int64_t[:, ::1] target = table
+    if faults.size() > 0:
+        memcpy(&target[0, 0], faults.data(), faults.size() * sizeof(Fault))
+    return table

@@ -6,15 +6,10 @@ import re
 
 import pyarrow as pa
 
-from headrace.formats.criteo_lines import (
-    DEFAULT_MAX_LINE_BYTES,
-    BytesLike,
-    Kind,
-    LineFault,
-    LineLayout,
-    ParsedLines,
-    Reason,
-)
+from headrace.formats.bad_lines import BadLine, BadLines
+from headrace.formats.checks import check_integer
+from headrace.formats.criteo_lines import BytesLike, Kind, LineLayout, ParsedLines, Reason
+from headrace.formats.text_blocks import DEFAULT_MAX_LINE_BYTES
 
 _GRAMMAR = {
     Kind.LABEL: (re.compile(rb"[01]"), Reason.BAD_LABEL),
@@ -46,29 +41,35 @@ def _parse_field(text: bytes, kind: Kind, required: bool) -> int | float | Reaso
     return value if low <= value <= high else Reason.OUT_OF_RANGE
 
 
-def parse_lines(data: BytesLike, layout: LineLayout, *, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> ParsedLines:
+def parse_lines(
+    data: BytesLike,
+    layout: LineLayout,
+    *,
+    first_line: int = 0,
+    lines: int | None = None,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+) -> ParsedLines:
     """As :func:`headrace.formats.criteo_lines.parse_lines`."""
-    if max_line_bytes < 1:
-        raise ValueError(f"max_line_bytes={max_line_bytes!r} is not a positive number of bytes")
-    lines = bytes(data).split(b"\n")
-    if not lines[-1]:
-        lines.pop()  # the text ended with a line feed, or was empty
+    check_integer("max_line_bytes", max_line_bytes, 1, 2**62)
+    texts = bytes(data).split(b"\n")
+    if not texts[-1]:
+        texts.pop()  # the text ended with a line feed, or was empty
+    if lines is not None and len(texts) > lines:
+        raise ValueError(f"more than {lines} lines in a block of {len(data)} bytes")
     values: list[list[int | float | None]] = [[] for _ in layout.names]
-    faults: list[LineFault] = []
+    faults: list[BadLine] = []
     at = 0
-    for number, line in enumerate(lines):
+    for number, line in enumerate(texts, first_line + 1):
         row = _parse_line(line, layout, max_line_bytes)
         if isinstance(row, list):
             for column, value in zip(values, row, strict=True):
                 column.append(value)
         else:
             reason, column_number, begin, end, found = row
-            faults.append(
-                LineFault(number, column_number, reason, at + begin, at + end, at, at + len(line), found),
-            )
+            faults.append(BadLine(number, column_number, reason, at + begin, at + end, at, at + len(line), found))
         at += len(line) + 1
     columns = [pa.array(v, field.type) for v, field in zip(values, layout.arrow_schema, strict=True)]
-    return ParsedLines(columns, len(values[0]), len(lines), faults)
+    return ParsedLines(columns, len(values[0]), len(texts), BadLines.of(faults))
 
 
 def _parse_line(

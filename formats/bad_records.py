@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import threading
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
+
+from headrace.formats import quarantine
+from headrace.formats.bad_lines import I64
+from headrace.formats.checks import check_integer
 from headrace.formats.errors import BadRecordError, BadRecordLimitError
+from headrace.formats.line_ranges import LineRanges
 
 BadRecordMode = Literal["raise", "skip", "quarantine"]
 
@@ -26,6 +32,8 @@ class BadRecords:
       original once it is repaired; the file ``<quarantine_path>.jsonl`` says of each line where it came from and why.
 
     More than `max_count` bad records, or more than ``max_rate * max(lines read, 1000)``, are an error with the counts.
+    Both are counted from the start of a pass over the files (an epoch). A reader puts a line into quarantine once,
+    however often it reads it.
     """
 
     mode: BadRecordMode = "raise"
@@ -36,20 +44,23 @@ class BadRecords:
     def __post_init__(self) -> None:
         if self.mode not in get_args(BadRecordMode):
             raise ValueError(f"bad records: mode={self.mode!r} is not one of 'raise', 'skip', 'quarantine'")
-        count = self.max_count
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-            raise ValueError(f"bad records: max_count={count!r} is not a number of records")
-        if self.max_rate is not None and not 0 <= self.max_rate <= 1:
-            raise ValueError(f"bad records: max_rate={self.max_rate!r} is not between 0 and 1")
+        if self.max_count is not None:
+            count = check_integer("bad records: max_count", self.max_count, 0, 2**63 - 1)
+            object.__setattr__(self, "max_count", count)
+        if self.max_rate is not None:
+            if isinstance(self.max_rate, bool) or not isinstance(self.max_rate, (int, float)):
+                raise TypeError(f"bad records: max_rate={self.max_rate!r} is not a number")
+            if not 0 <= self.max_rate <= 1:
+                raise ValueError(f"bad records: max_rate={self.max_rate!r} is not between 0 and 1")
         if (self.mode == "quarantine") != (self.quarantine_path is not None):
             raise ValueError(
-                "bad records: mode='quarantine' and quarantine_path go together: "
-                "BadRecords(mode='quarantine', quarantine_path='bad.tsv')"
+                "bad records: mode='quarantine' and quarantine_path go together; give "
+                'BadRecords(mode="quarantine", quarantine_path="bad.tsv")'
             )
 
     @classmethod
     def of(cls, policy: BadRecords | str) -> BadRecords:
-        """A policy from a policy, or from the name of its mode."""
+        """A policy from a policy, or from ``"raise"`` or ``"skip"``; a quarantine needs a path, thus a policy."""
         if isinstance(policy, BadRecords):
             return policy
         if not isinstance(policy, str):
@@ -57,59 +68,76 @@ class BadRecords:
         return cls(mode=policy)  # type: ignore[arg-type]
 
 
+# The error and the raw line (no line feed; None when it was too long to be held) of the i-th bad line of a block.
+Describe = Callable[[int], tuple[BadRecordError, bytes | memoryview | None]]
+
+
 class BadRecordLog:
-    """Bad records met by one reader: counts them, and carries out its policy. Thread-safe."""
+    """Bad records met by one reader: counts them, and carries out its policy. One thread at a time.
+
+    A block is first checked, then stored and counted: one that raises has left no trace, and may be tried again.
+    Nothing is described but what is told to someone.
+    """
 
     def __init__(self, policy: BadRecords) -> None:
         self.policy = policy
-        self._count = 0
-        self._lock = threading.Lock()
+        self._lines = self._count = 0
+        self._settled: defaultdict[str, LineRanges] = defaultdict(LineRanges)
         path = policy.quarantine_path
         self._path = None if path is None else Path(path).absolute()
         if self._path is not None and not self._path.parent.is_dir():
             raise FileNotFoundError(f"quarantine_path={str(path)!r}: there is no folder {self._path.parent}")
 
     @property
+    def lines(self) -> int:
+        """Lines settled in this pass, bad ones counted."""
+        return self._lines
+
+    @property
     def count(self) -> int:
-        """Bad records so far, the one that exceeded a limit included."""
+        """Bad records settled in this pass."""
         return self._count
 
-    def add(self, record: BadRecordError, line: bytes | memoryview | None, *, lines_read: int) -> None:
-        """Raise `record`, or leave it out and return.
+    def begin(self, *, lines: int = 0, count: int = 0) -> None:
+        """A new pass, of which `lines` lines, `count` of them bad, were settled before."""
+        self._lines, self._count = lines, count
 
-        `line` is the raw line without its line feed; None when it was too long to be held: it is then described in the
-        ``.jsonl`` file only. `lines_read` counts the lines up to and including this one.
+    def check(self, first_line: int, bad: I64, describe: Describe) -> None:
+        """Raise what the policy says of a block that begins at the 0-based `first_line`; changes nothing.
+
+        bad: int64 [n], 1-based physical lines of its bad records, ascending
         """
+        if not len(bad):
+            return
         if self.policy.mode == "raise":
-            raise record
-        with self._lock:
-            self._count += 1
-            if self._path is not None:
-                self._store(self._path, record, line)
-            exceeded = self._exceeded(lines_read)
-        if exceeded:
-            raise BadRecordLimitError(record, self._count, lines_read, exceeded) from record
+            raise describe(0)[0]
+        counts = np.arange(self._count + 1, self._count + 1 + len(bad))
+        lines_read = bad + (self._lines - first_line)
+        at, limit = self._exceeded(counts, lines_read)
+        if limit:
+            record = describe(at)[0]
+            raise BadRecordLimitError(record, int(counts[at]), int(lines_read[at]), limit) from record
 
-    def _exceeded(self, lines_read: int) -> str:
+    def settle(self, file: str, first_line: int, lines: int, bad: I64, describe: Describe) -> None:
+        """Count a block of `lines` lines of `file` that was checked, and store what was not stored before."""
+        if self._path is not None:
+            settled = self._settled[file]
+            new = [i for i, line in enumerate(bad.tolist()) if line - 1 not in settled]
+            if new:
+                quarantine.append(self._path, map(describe, new))
+            settled.add(first_line, first_line + lines)
+        self._lines += lines
+        self._count += len(bad)
+
+    def _exceeded(self, counts: I64, lines_read: I64) -> tuple[int, str]:
+        """The first bad record that exceeds a limit, and which; the limit is "" when there is none."""
         count, rate = self.policy.max_count, self.policy.max_rate
-        if count is not None and self._count > count:
-            return f"max_count={count}"
-        if rate is not None and self._count > rate * max(lines_read, MIN_RATE_LINES):
-            return f"max_rate={rate} of at least {MIN_RATE_LINES} lines"
-        return ""
-
-    def _store(self, path: Path, record: BadRecordError, line: bytes | memoryview | None) -> None:
-        """Opened for each record, so that a crash or a forgotten close loses nothing; bad records are rare."""
-        with open(path, "ab") as raw:
-            raw.write(b"" if line is None else bytes(line) + b"\n")
-        entry = {
-            "file": record.file,
-            "line": record.line,
-            "column": record.column,
-            "reason": record.reason,
-            "hint": record.hint,
-            "offending": record.offending.decode("latin-1"),
-            "stored": line is not None,
-        }
-        with open(f"{path}.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        over_count = counts > (np.iinfo(np.int64).max if count is None else count)
+        over_rate = counts > np.maximum(lines_read, MIN_RATE_LINES) * (np.inf if rate is None else rate)
+        over = over_count | over_rate
+        at = int(over.argmax())
+        if not over[at]:
+            return 0, ""
+        if over_count[at]:
+            return at, f"max_count={count}"
+        return at, f"max_rate={rate} of at least {MIN_RATE_LINES} lines"

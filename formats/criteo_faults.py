@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from headrace.formats.bad_lines import BadLine
 from headrace.formats.criteo_lines import Kind, LineLayout, Reason
 from headrace.formats.errors import BadRecordError
-from headrace.formats.reader import BadLine
 
 _SEPARATORS = {",": "commas", ";": "semicolons", " ": "spaces", "|": "bars", "^": "carets", "\x01": "control-A bytes"}
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

@@ -20,9 +20,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headrace.formats import _criteo
+from headrace.formats.bad_lines import BadLines
+from headrace.formats.checks import check_integer
 from headrace.formats.schema import Schema, SchemaError
-
-DEFAULT_MAX_LINE_BYTES = 1 << 20
+from headrace.formats.text_blocks import DEFAULT_MAX_LINE_BYTES
 
 
 class Kind(IntEnum):
@@ -51,30 +52,13 @@ class Reason(IntEnum):
 _SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}
 
 
-class LineFault(NamedTuple):
-    """A refused line; all positions are byte offsets in the parsed block.
-
-    `line` is 0-based in the block. [begin, end) are the offending bytes, [line_begin, line_end) the line without its
-    line feed. When the whole line is at fault, `column` is -1; `found` is its number of columns where that is known.
-    """
-
-    line: int
-    column: int
-    reason: int
-    begin: int
-    end: int
-    line_begin: int
-    line_end: int
-    found: int
-
-
 class ParsedLines(NamedTuple):
     """Columns of the accepted rows in schema order, the number of lines (bad ones counted), the refused lines."""
 
     columns: list[pa.Array]
     rows: int
     lines: int
-    faults: list[LineFault]
+    faults: BadLines
 
 
 # What a parser accepts: anything contiguous with the buffer interface.
@@ -126,19 +110,29 @@ class LineLayout:
         return self.record_batch([pa.array([], field.type) for field in self.arrow_schema])
 
 
-def parse_lines(data: BytesLike, layout: LineLayout, *, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> ParsedLines:
+def parse_lines(
+    data: BytesLike,
+    layout: LineLayout,
+    *,
+    first_line: int = 0,
+    lines: int | None = None,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+) -> ParsedLines:
     """Parse `data` (bytes-like, whole lines; the last one may lack its line feed) natively, without the GIL.
 
-    The columns own their memory (one allocation for all of them) and do not refer to `data`. A line of more than
-    `max_line_bytes` bytes (line feed aside) is refused. Bad lines raise nothing: they are listed.
+    The columns own their memory (one allocation for all of them) and do not refer to `data`. `first_line` is the
+    0-based number of the first line; `lines`, where it is known, saves counting them (more of them raise ValueError). A
+    line of more than `max_line_bytes` bytes (line feed aside) is refused. Bad lines raise nothing: they are listed.
     """
-    if max_line_bytes < 1:
-        raise ValueError(f"max_line_bytes={max_line_bytes!r} is not a positive number of bytes")
-    buffer, places, rows, lines, faults = _criteo.parse_block(data, layout.kinds, layout.required, max_line_bytes)
+    check_integer("max_line_bytes", max_line_bytes, 1, 2**62)
+    buffer, places, rows, lines, table = _criteo.parse_block(
+        data, layout.kinds, layout.required, max_line_bytes, -1 if lines is None else lines
+    )
+    table[:, 0] += first_line + 1
     columns = [
         _column(field.type, rows, buffer, *place) for field, place in zip(layout.arrow_schema, places, strict=True)
     ]
-    return ParsedLines(columns, rows, lines, [LineFault(*fault) for fault in faults])
+    return ParsedLines(columns, rows, lines, BadLines(table))
 
 
 def _column(kind: pa.DataType, rows: int, buffer: pa.Buffer, values_at: int, validity_at: int, nulls: int) -> pa.Array:

@@ -247,6 +247,16 @@ inline std::int64_t count_lines(const std::uint8_t* data, std::int64_t size) {
     return lines + (size > 0 && data[size - 1] != '\n');
 }
 
+// Bytes of the shortest row with its line feed: separators, and a byte for each value that must be there.
+inline std::int64_t min_row_bytes(const Column* columns, std::int64_t count) {
+    std::int64_t bytes = count;
+    for (std::int64_t c = 0; c < count; ++c) bytes += columns[c].required;
+    return bytes;
+}
+
+// Rows that `size` bytes can hold; the last one may lack its line feed.
+inline std::int64_t max_rows(std::int64_t size, std::int64_t row_bytes) { return (size + 1) / row_bytes; }
+
 class LineParser {
   public:
     LineParser(const Column* columns, std::int64_t count, std::int64_t max_line_bytes)
@@ -258,12 +268,15 @@ class LineParser {
         }
     }
 
-    // Parses all lines of [data, data + size); the columns have room for `count_lines` rows.
-    void parse(const std::uint8_t* data, std::int64_t size) {
+    // Parses the `lines` lines of [data, data + size); the columns have room for
+    // min(lines, max_rows(size, min_row_bytes) + 1) rows: a row is written where the next one goes until it is refused.
+    // False when there are more lines, after the first `lines` of them.
+    bool parse(const std::uint8_t* data, std::int64_t size, std::int64_t lines) {
         begin_ = data;
         end_ = data + size;
         const std::uint8_t* p = data;
         while (p < end_) {
+            if (lines_ == lines) return false;
             const std::uint8_t* next = parse_row(p);
             if (next != nullptr) {
                 ++rows_;
@@ -274,6 +287,7 @@ class LineParser {
             ++lines_;
             p = next;
         }
+        return true;
     }
 
     std::int64_t rows() const { return rows_; }

@@ -6,8 +6,10 @@ import glob
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+
+from headrace.formats.quarantine import is_quarantine
 
 MANIFEST_NAME = "manifest.json"
 
@@ -24,14 +26,20 @@ def natural_key(path: str) -> tuple[object, ...]:
 def list_files(paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     """Absolute paths of the files that `paths` means: a file, a folder, a glob pattern, or a list of these.
 
-    A folder means the files in it (not below it), a pattern the files that match it, both in natural order; the order
-    of a given list is kept. Folders and patterns leave out hidden files (``.x``, ``_x``), manifests, and quarantine
-    files with their ``.jsonl``; naming such a file takes it. Nothing found raises :class:`FileNotFoundError`.
+    A folder means the files in it (not below it), a pattern what matches it, both in natural order; the order of a
+    given list is kept. Folders and patterns leave out hidden files (``.x``, ``_x``), manifests, and quarantine files
+    with their ``.jsonl``; naming such a file takes it.
+
+    Nothing found raises :class:`FileNotFoundError`, and so does a symbolic link to nothing; a folder that matches a
+    pattern (unless it ends in ``**``), a pipe, a socket or a device raises ValueError.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
     found: list[str] = []
     for path in given:
-        found += _expand(os.fspath(path))
+        name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+        if not isinstance(name, str):
+            raise TypeError(f"a path is a str or a pathlib.Path, got {name!r} ({type(name).__name__})")
+        found += _expand(name)
     if not found:
         raise FileNotFoundError("no files: an empty list was given")
     return tuple(found)
@@ -40,42 +48,63 @@ def list_files(paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
 def _expand(path: str) -> list[str]:
     if not path:
         raise FileNotFoundError("no files: the path is empty")
+    full = os.path.abspath(path)
     if os.path.isdir(path):
-        return _data_files(os.scandir(path), f"no data files in the folder {os.path.abspath(path)}")
-    if os.path.exists(path):  # also a name that happens to hold glob characters
-        return [os.path.abspath(path)]
+        with os.scandir(path) as entries:
+            names = [entry.path for entry in entries]
+        return _data_files(names, f"no data files in the folder {full}", folders=True)
+    if os.path.lexists(path):  # also a name that happens to hold glob characters
+        _check_regular(full)
+        return [full]
     if not glob.has_magic(path):
-        raise FileNotFoundError(f"no such file or folder: {os.path.abspath(path)}")
-    matches = (Path(match) for match in glob.iglob(path, recursive=True))
-    return _data_files(matches, f"no data files match the pattern {os.path.abspath(path)}")
+        raise FileNotFoundError(f"no such file or folder: {full}")
+    matches = glob.glob(path, recursive=True)
+    return _data_files(matches, f"no data files match the pattern {full}", folders=os.path.basename(path) == "**")
 
 
-def _data_files(entries: Iterable[os.DirEntry[str] | Path], nothing: str) -> list[str]:
-    files = [os.path.abspath(e) for e in entries if e.is_file()]
-    kept = sorted((f for f in files if not _left_out(f)), key=natural_key)
+def _data_files(matches: list[str], nothing: str, *, folders: bool) -> list[str]:
+    """Those that hold data; `folders` says whether folders among them are passed by or refused."""
+    found = [os.path.abspath(m) for m in matches if not (folders and os.path.isdir(m))]
+    kept = sorted((f for f in found if not _left_out(f)), key=natural_key)
+    for file in kept:
+        _check_regular(file)
     if not kept:
-        skipped = f" ({len(files)} files there are hidden, manifests or quarantine)" if files else ""
+        skipped = f" ({len(found)} files there are hidden, manifests or quarantine)" if found else ""
         raise FileNotFoundError(nothing + skipped)
     return kept
 
 
+def _check_regular(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if os.path.islink(path):
+            reason = f"a symbolic link to {os.readlink(path)!r}, which cannot be opened ({error.strerror})"
+            raise FileNotFoundError(f"{path}: {reason}") from error
+        raise
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path}: a folder matches the pattern; name it by itself, or match files only")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path}: not a regular file (a pipe, a socket or a device)")
+
+
 def _left_out(path: str) -> bool:
     name = os.path.basename(path)
-    return name.startswith((".", "_")) or name == MANIFEST_NAME or _is_quarantine(path)
+    return name.startswith((".", "_")) or name == MANIFEST_NAME or is_quarantine(path)
 
 
-def _is_quarantine(path: str) -> bool:
-    """A quarantine file may have any name; what gives it away is the pair: ``x`` and ``x.jsonl``."""
-    return os.path.exists(f"{path}.jsonl") or (path.endswith(".jsonl") and os.path.exists(path[: -len(".jsonl")]))
+def file_sizes(files: Sequence[str]) -> tuple[int, ...]:
+    """Bytes of each file as stored."""
+    return tuple(map(os.path.getsize, files))
 
 
-def digest(files: Sequence[str]) -> str:
+def digest(files: Sequence[str], sizes: Sequence[int]) -> str:
     """Hex digest of the names (without folders) and sizes in order: equal on two ranks iff they list the same data.
 
     Folders do not count, so that a moved dataset can be resumed and ranks may mount it at different places.
     """
     hasher = hashlib.blake2b(digest_size=16)
-    for file in files:
+    for file, size in zip(files, sizes, strict=True):
         name = os.path.basename(file).encode("utf-8", "surrogateescape")
-        hasher.update(len(name).to_bytes(8, "little") + name + os.path.getsize(file).to_bytes(8, "little"))
+        hasher.update(len(name).to_bytes(8, "little") + name + size.to_bytes(8, "little"))
     return hasher.hexdigest()

@@ -19,11 +19,11 @@ _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 class GzipMembers:
     """Decompressed bytes of a gzip file.
 
-    - all members are read, one after the other (L82); an empty file has none, and no bytes;
+    - all members are read, one after the other; an empty file has none, and no bytes;
     - zero padding after a member is accepted, other bytes there are an error;
     - checksum and length of each member are verified when its end is met (by ISA-L);
     - a file that ends inside a member is an error; one that was cut between two members cannot be told from a whole
-      one: only a manifest can (L81).
+      one: only a manifest can.
 
     States: between members (``_member is None``), inside a member, at the end. An error is a `CorruptShardError` with
     ``rows_salvaged=0``: this class knows no rows. No step holds more than 64 KiB of input and 1 MiB of output.
@@ -93,6 +93,9 @@ class GzipMembers:
 
     def _corrupt(self, reason: str) -> CorruptShardError:
         return CorruptShardError(self.path, self._bytes_read - len(self._input), 0, reason)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
     def close(self) -> None:
         self._file.close()

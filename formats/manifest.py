@@ -3,7 +3,7 @@
     {"version": 1, "files": {"day_0.gz": {"bytes": 123, "rows": 4, "blake2b": "..."}}, "parameters": {...},
      "results": {...}}
 
-It is the only thing that can tell a file cut at a gzip member boundary, or a missing file, from a whole dataset (L81).
+It is the only thing that can tell a file cut at a gzip member boundary, or a missing file, from a whole dataset.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import hashlib
 import json
 import os
 import re
-import tempfile
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from headrace.formats.atomic_file import write_atomic
+from headrace.formats.checks import check_integer
 from headrace.formats.errors import ManifestError
 from headrace.formats.files import MANIFEST_NAME
 
@@ -75,30 +77,19 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> Path:
         "parameters": dict(manifest.parameters),
         "results": dict(manifest.results),
     }
-    _validate(str(target), document)
-    descriptor, temporary = tempfile.mkstemp(prefix=".manifest-", suffix=".tmp", dir=folder)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    document["files"] = {name: asdict(entry) for name, entry in _validate(str(target), document).files.items()}
+    write_atomic(target, json.dumps(document, indent=1, allow_nan=False).encode() + b"\n")
     return target
 
 
 def read_manifest(folder: str | Path) -> Manifest | None:
     """The manifest of `folder`, None when there is none; one that cannot be trusted raises :class:`ManifestError`."""
     path = os.path.join(folder, MANIFEST_NAME)
+    if not _is_there(path):
+        return None
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_MANIFEST_BYTES + 1)
-    except FileNotFoundError:
-        return None
     except UnicodeDecodeError as error:
         raise ManifestError(path, f"not UTF-8: {error}") from error
     if len(text) > _MAX_MANIFEST_BYTES:
@@ -108,6 +99,23 @@ def read_manifest(folder: str | Path) -> Manifest | None:
     except (ValueError, RecursionError) as error:
         raise ManifestError(path, f"not JSON: {error}") from error
     return _validate(path, document)
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is a manifest; ManifestError for a name that leads to no file (opening a pipe might wait)."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            raise ManifestError(path, "a symbolic link to nothing") from error
+        return False
+    except NotADirectoryError:
+        raise
+    except OSError as error:
+        raise ManifestError(path, f"cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise ManifestError(path, "not a regular file")
+    return True
 
 
 def check_size(manifest_file: ManifestFile, path: str, *, verify: Verify) -> None:
@@ -160,13 +168,15 @@ def _validate_file(path: str, name: str, entry: Any) -> ManifestFile:
     if name in ("", ".", "..", MANIFEST_NAME) or any(c in name for c in "/\\\0"):
         raise ManifestError(path, f"{name!r} is not a plain file name")
     _check_keys(path, f"file {name!r}", entry, {"bytes", "rows", "blake2b"})
+    sizes = {}
     for key in ("bytes", "rows"):
-        value = entry[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-            raise ManifestError(path, f"file {name!r}: {key}={value!r} is not a number of {key}")
+        try:
+            sizes[key] = check_integer(f"file {name!r}: {key}", entry[key], 0, 2**63 - 1)
+        except (TypeError, ValueError) as error:
+            raise ManifestError(path, str(error)) from None
     if not isinstance(entry["blake2b"], str) or not _DIGEST.fullmatch(entry["blake2b"]):
         raise ManifestError(path, f"file {name!r}: blake2b={entry['blake2b']!r} is not 64 hexadecimal digits")
-    return ManifestFile(**entry)
+    return ManifestFile(**sizes, blake2b=entry["blake2b"])
 
 
 def _check_keys(path: str, owner: str, value: Any, keys: set[str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from headrace.formats.bad_lines import BadLines
+from headrace.formats.checks import check_integer
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 
@@ -27,31 +29,13 @@ class FilePosition:
         names = [f.name for f in fields(cls)]
         if not isinstance(data, Mapping) or sorted(map(str, data)) != sorted(names):
             raise ValueError(f"a file position is a mapping with the keys {', '.join(names)}, got {data!r}")
-        for name in names:
-            value = data[name]
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-                raise ValueError(f"file position: {name}={value!r} is not a non-negative 64-bit integer")
-        return cls(**{name: data[name] for name in names})
+        try:
+            return cls(**{name: check_integer(f"file position: {name}", data[name], 0, 2**63 - 1) for name in names})
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
 
 START = FilePosition(0, 0, 0)
-
-
-class BadLine(NamedTuple):
-    """A row that was refused: its 1-based physical line; the column's ordinal, or -1 for the whole line; a reason code.
-
-    [begin, end): the offending bytes, [line_begin, line_end): the line without its line feed, both in
-    ``DecodedBlock.text``; `found`: its number of columns, where known.
-    """
-
-    line: int
-    column: int
-    reason: int
-    begin: int
-    end: int
-    line_begin: int
-    line_end: int
-    found: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +50,7 @@ class DecodedBlock:
     position: FilePosition
     next_position: FilePosition
     lines: int
-    bad: tuple[BadLine, ...]
+    bad: BadLines
     text: memoryview
     text_offset: int
 
@@ -114,18 +98,24 @@ class RowReader(Protocol[BlockT, DecodedT]):
 
     @property
     def rows_in(self) -> int:
-        """Rows settled so far, bad ones counted."""
+        """Rows settled in this pass, bad ones counted."""
 
     @property
     def rows_skipped(self) -> int:
-        """Bad rows settled so far."""
+        """Bad rows settled in this pass."""
 
     @property
     def bytes_in(self) -> int:
-        """Bytes settled so far, uncompressed."""
+        """Bytes settled in this pass, uncompressed."""
+
+    def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
+        """Say what was settled before the pass that :meth:`raw_blocks` starts (a resume); limits count from there."""
 
     def raw_blocks(self, start: FilePosition | None = None) -> Iterator[BlockT]:
-        """Undecoded blocks from `start` (a ``DecodedBlock.next_position``) to the end of the last file."""
+        """Undecoded blocks from `start` (a ``DecodedBlock.next_position``) to the end of the last file.
+
+        The call starts a new pass: the counts are 0, or what :meth:`begin` was told just before it.
+        """
 
     def decode(self, block: BlockT) -> DecodedT:
         """Decode a block without the GIL; thread-safe. Bad rows are listed, not raised."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,12 @@ class Source:
 
     @staticmethod
     def concat(parts: Sequence[Source]) -> Source:
-        """Sources of the same file list, one after the other; neighbouring ranges are joined."""
+        """Sources one after the other; neighbouring ranges are joined.
+
+        The file lists are equal, or beginnings of the longest one, as those of one reader are; others are merged into
+        one list, by name.
+        """
+        parts = _of_one_list(parts)
         files = max((p.files for p in parts), key=len, default=())
         if any(p.ranges is None for p in parts):
             arrays = [p.arrays() for p in parts]
@@ -96,6 +101,32 @@ class Source:
                 else:
                     joined.append(r)
         return Source(files, tuple(joined))
+
+
+def _of_one_list(parts: Sequence[Source]) -> Sequence[Source]:
+    """The same sources with equal file lists; as they are where one list begins with all the others."""
+    files = max((p.files for p in parts), key=len, default=())
+    if all(p.files is files or p.files == files[: len(p.files)] for p in parts):
+        return parts
+    merged = list(files)
+    position = {name: number for number, name in reversed(list(enumerate(files)))}
+    for part in parts:
+        for name in part.files:
+            if name not in position:
+                position[name] = len(merged)
+                merged.append(name)
+    return [_renumbered(part, files, tuple(merged), position) for part in parts]
+
+
+def _renumbered(part: Source, kept: tuple[str, ...], merged: tuple[str, ...], position: dict[str, int]) -> Source:
+    """`part` over the list `merged`, which begins with `kept`; a number stays where it means the same file."""
+    if part.files == kept[: len(part.files)]:
+        return replace(part, files=merged)
+    number = np.array([position[name] for name in part.files], np.int32)
+    if part.ranges is None:
+        assert part.file is not None
+        return replace(part, files=merged, file=number[part.file])
+    return replace(part, files=merged, ranges=tuple(replace(r, file=int(number[r.file])) for r in part.ranges))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ beside a model. Unknown keys are refused, since a misspelt option that is ignore
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -52,6 +54,16 @@ def _check_name(kind: str, name: object) -> None:
         raise SchemaError(f"{kind}: a name is a non-empty string, got {name!r}")
 
 
+def _finite(owner: str, value: float) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise SchemaError(f"{owner}={value!r} is not finite")
+    return number
+
+
 def table_uid(name: str) -> int:
     """Stable unsigned 32-bit identity of a table: the first 4 bytes (little endian) of BLAKE2b of its name.
 
@@ -88,8 +100,9 @@ class Dense:
         _check_name("dense", self.name)
         _check_choice(f"dense {self.name!r}", "dtype", self.dtype, DenseType)
         _check_choice(f"dense {self.name!r}", "transform", self.transform, DenseTransform)
-        if not -float("inf") < self.fill < float("inf"):
-            raise SchemaError(f"dense {self.name!r}: fill={self.fill!r} is not finite")
+        if isinstance(self.fill, bool) or not isinstance(self.fill, Real):
+            raise SchemaError(f"dense {self.name!r}: fill={self.fill!r} is not a number")
+        object.__setattr__(self, "fill", _finite(f"dense {self.name!r}: fill", self.fill))
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -118,6 +131,10 @@ class Sparse:
         _check_choice(owner, "encoding", self.encoding, Encoding)
         _check_choice(owner, "pooling", self.pooling, Pooling)
         _check_choice(owner, "missing", self.missing, MissingId)
+        if not isinstance(self.multi_hot, bool):
+            raise SchemaError(f"{owner}: multi_hot={self.multi_hot!r} is not a bool")
+        if not isinstance(self.table, str):
+            raise SchemaError(f"{owner}: table={self.table!r} is not the name of a table")
         if not self.table:
             object.__setattr__(self, "table", self.name)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from typing import Protocol
 
+from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
 from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
 
@@ -18,7 +20,6 @@ UTF8_BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = MAX_EXCERPT_BYTES + 1  # one more than an error shows, so that it shows that something is left out
 _LF = 0x0A
-_CR = 0x0D
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,21 @@ class TextBlock:
 
 class _Source(Protocol):
     def readinto(self, target: memoryview, /) -> int | None: ...
+    def fileno(self) -> int: ...
     def close(self) -> None: ...
 
 
 def check_sizes(**sizes: int) -> None:
     """Refuse a size, given by the name of its option, that is no number of bytes from 1 to 1 GiB."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BYTES:
-            raise ValueError(f"{name}={value!r} is not a number of bytes from 1 to {MAX_BYTES}")
+        check_integer(name, value, 1, MAX_BYTES)
 
 
 def text_blocks(
     path: str,
     *,
     file: int = 0,
+    file_bytes: int | None = None,
     start_offset: int = 0,
     start_line: int = 0,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -81,12 +83,14 @@ def text_blocks(
     - A line that grows past `max_line_bytes` is skipped through (see :class:`TextBlock`): no more than a small multiple
       of ``block_bytes + max_line_bytes`` is held, whatever the file holds.
 
-    Damaged data raises :class:`CorruptShardError` after the last whole line before it was yielded.
+    Damaged data raises :class:`CorruptShardError` after the last whole line before it was yielded; so does a file that
+    has not `file_bytes` bytes as stored, where that is given, when it is opened or when its end is met.
     """
     check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
     source: _Source = GzipMembers(path) if path.endswith(".gz") else open(path, "rb", buffering=0)  # noqa: SIM115
-    cutter = _LineCutter(source, path, file, start_line, block_bytes, max_line_bytes)
+    cutter = _LineCutter(source, path, file, file_bytes, start_line, block_bytes, max_line_bytes)
     try:
+        cutter.check_size()
         cutter.seek(start_offset)
         yield from cutter.blocks()
     except CorruptShardError as error:
@@ -102,12 +106,22 @@ class _LineCutter:
     blank lines that may turn out to be the tail of the file, then the beginning of an unfinished line.
     """
 
-    def __init__(self, source: _Source, path: str, file: int, line: int, block_bytes: int, max_line_bytes: int) -> None:
+    def __init__(
+        self,
+        source: _Source,
+        path: str,
+        file: int,
+        file_bytes: int | None,
+        line: int,
+        block_bytes: int,
+        max_line_bytes: int,
+    ) -> None:
         self.offset = 0
         self.line = line
         self._source = source
         self._path = path
         self._file = file
+        self._file_bytes = file_bytes
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
         self._carry = b""
@@ -115,6 +129,13 @@ class _LineCutter:
         self._must_end = False
         self._blank_run = False  # inside a run of blank lines too long to be taken for the tail of the file
         self._error: CorruptShardError | None = None
+
+    def check_size(self) -> None:
+        """CorruptShardError when the file has another size than it should have."""
+        size = os.fstat(self._source.fileno()).st_size
+        if self._file_bytes is not None and size != self._file_bytes:
+            reason = f"changed since it was listed ({self._file_bytes} bytes then, {size} now)"
+            raise CorruptShardError(self._path, min(size, self._file_bytes), self.line, reason)
 
     def seek(self, offset: int) -> None:
         """Go to `offset`: 0, behind a line feed, or the end of a file without a final one."""
@@ -164,6 +185,8 @@ class _LineCutter:
         try:
             while used < len(target) and (read := self._source.readinto(target[used:])):
                 used += read
+            if used < len(target):
+                self.check_size()  # before what looks like the end is taken for the end
         except CorruptShardError as error:
             self._error = error
         return used
@@ -227,12 +250,11 @@ class _LineCutter:
 
 def _blank_tail(buffer: bytearray, begin: int, end: int) -> int:
     """Where the blank lines (LF or CR LF) that end at `end` begin; `begin` is the start of a line."""
-    at = end
-    while at > begin and buffer[at - 1] == _LF:
-        start = at - 1
-        if start > begin and buffer[start - 1] == _CR:
-            start -= 1
-        if start > begin and buffer[start - 1] != _LF:
-            break
-        at = start
-    return at
+    ending = bytes(buffer[max(begin, end - 3) : end])
+    if not ending.endswith((b"\n\n", b"\n\r\n")) and ending not in (b"\n", b"\r\n"):
+        return end
+    text = bytes(memoryview(buffer)[begin:end])
+    blank_from = len(text.rstrip(b"\r\n"))
+    # A line of several carriage returns is not blank.
+    last_content = max(text.rfind(b"\r\r", blank_from), blank_from - 1)
+    return begin + (text.index(b"\n", last_content) + 1 if last_content >= 0 else 0)

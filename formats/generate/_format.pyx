@@ -22,10 +22,7 @@ cdef extern from "format_criteo.hpp" namespace "headrace" nogil:
     char* write_text(const CriteoColumns& columns, char* out)
 
 
-def format_criteo(labels, dense, dense_valid, ids, ids_valid):
-    from headrace.formats.generate._format_py import check_columns
-
-    check_columns(labels, dense, dense_valid, ids, ids_valid)
+def format_columns(labels, dense, dense_valid, ids, ids_valid):
     # An empty array has no first element to point at: one spare element each keeps the addresses valid.
     return _impl(
         labels is not None,

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from isal import igzip
 
-from headrace.formats.generate._format import format_criteo
 from headrace.formats.generate.calibration import F32
+from headrace.formats.generate.criteo_text import format_criteo
 from headrace.formats.generate.features import STAGE_BEHAVIOURS, FeatureBlock, FeatureStream
 from headrace.formats.generate.labels import U8, LabelModel
 from headrace.formats.generate.taobao_csv import draw_behaviours, format_taobao, timestamps
@@ -23,7 +23,7 @@ _Array = TypeVar("_Array", bound=npt.NDArray[Any])
 
 
 @dataclass(frozen=True)
-class TextBlock:
+class FormattedBlock:
     """log_odds float32 [rows] and labels uint8 [rows] of a block, or None; pieces: (file number, rows, bytes of it)."""
 
     log_odds: F32 | None
@@ -45,7 +45,7 @@ class BlockText:
     first_block: int
     file_ends: Sequence[int]
 
-    def __call__(self, position: int) -> TextBlock:
+    def __call__(self, position: int) -> FormattedBlock:
         """Block `position` of the part: block ``first_block + position`` of the stream."""
         index = self.first_block + position
         block = self.stream.block(index)
@@ -61,7 +61,7 @@ class BlockText:
             data = self._text(block.slice(rows.start, rows.stop), _part(labels, rows), _part(behaviours, rows))
             pieces.append((number, stop - start, compress(data) if self.compression else data))
         kept = slice(0, max(0, self.file_ends[-1] - first))
-        return TextBlock(_part(log_odds, kept), _part(labels, kept), tuple(pieces))
+        return FormattedBlock(_part(log_odds, kept), _part(labels, kept), tuple(pieces))
 
     def _behaviours(self, labels: U8 | None, index: int) -> U8 | None:
         if self.stream.preset.layout != "taobao" or labels is None:
@@ -87,7 +87,7 @@ def file_ends(rows: int, files: int) -> list[int]:
     return [number * length + min(number, longer) for number in range(1, files + 1)]
 
 
-def in_order(make: Callable[[int], TextBlock], count: int, threads: int) -> Iterator[TextBlock]:
+def in_order(make: Callable[[int], FormattedBlock], count: int, threads: int) -> Iterator[FormattedBlock]:
     """``make(0), make(1), ...``; with several threads at most 2 · threads blocks are ahead of the reader.
 
     An error of `make` is raised in its place; blocks not begun are then dropped, those in work are waited for.
@@ -96,7 +96,7 @@ def in_order(make: Callable[[int], TextBlock], count: int, threads: int) -> Iter
         yield from map(make, range(count))
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="generate") as pool:
-        ahead: deque[Future[TextBlock]] = deque()
+        ahead: deque[Future[FormattedBlock]] = deque()
         try:
             for position in range(count):
                 ahead.append(pool.submit(make, position))

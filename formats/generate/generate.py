@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.formats.checks import check_integer
 from headrace.formats.generate.auc import ScoreHistogram
 from headrace.formats.generate.blocks import BlockText, compress, file_ends, in_order
 from headrace.formats.generate.features import FeatureStream
@@ -18,6 +19,8 @@ from headrace.formats.generate.output_folder import (
     holds_exactly,
     manifest_of,
     refuse_unless_empty,
+    refuse_unless_replaceable,
+    sole_writer,
 )
 from headrace.formats.generate.parameters import Parameters
 from headrace.formats.generate.presets import Preset, load_preset
@@ -81,10 +84,12 @@ def generate(
     max_cardinality: cap on the distinct ids of every column
     eval_rows: rows of an evaluation part in ``out_dir/eval``, which continues the stream at the next block
     threads: blocks made at the same time; changes nothing in the files
-    overwrite: replace what an earlier run wrote; other files in the folder stay
+    overwrite: replace what an earlier run wrote, as its manifest lists it; other files in the folder stay, and files
+        that are named like generated ones but that no such manifest lists are refused
 
     Nothing is done when the folder holds exactly the files of an earlier run with equal parameters. Raises
-    FileExistsError for any other folder that is not empty, ValueError or TypeError for a bad argument.
+    FileExistsError for any other folder that is not empty, or that another run is writing into, ValueError or TypeError
+    for a bad argument.
     """
     started = time.perf_counter()
     parameters = Parameters(
@@ -101,22 +106,27 @@ def generate(
         max_cardinality=max_cardinality,
         eval_rows=eval_rows,
     )
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= _MAX_THREADS:
-        raise ValueError(f"threads={threads!r} is not an integer from 1 to {_MAX_THREADS}")
+    threads = check_integer("threads", threads, 1, _MAX_THREADS)
     folder = Path(out_dir)
-    if not overwrite and _is_complete(folder, parameters):
-        return _found(folder, parameters, started)
-    if overwrite:
-        clear(folder)
-        clear(folder / EVAL_FOLDER, remove=True)
-    else:
-        refuse_unless_empty(folder)
-    writer = _Writer(parameters, threads)
+    with sole_writer(folder):
+        if not overwrite and _is_complete(folder, parameters):
+            return _found(folder, parameters, started)
+        if overwrite:
+            refuse_unless_replaceable(folder / EVAL_FOLDER)
+            clear(folder)
+            clear(folder / EVAL_FOLDER, remove=True)
+        else:
+            refuse_unless_empty(folder, subfolder=EVAL_FOLDER)
+        return replace(_write(folder, _Writer(parameters, threads)), seconds=time.perf_counter() - started)
+
+
+def _write(folder: Path, writer: _Writer) -> GenerateReport:
+    """The evaluation part first: the manifest of `folder` comes last, and says that all is there."""
+    p = writer.parameters
     evaluation = None
-    if eval_rows:
-        evaluation = writer.write(folder / EVAL_FOLDER, "eval", eval_rows, 1, parameters.train_blocks)
-    report = writer.write(folder, "train" if labels else "unlabelled", rows, files, 0)
-    return replace(report, seconds=time.perf_counter() - started, eval=evaluation)
+    if p.eval_rows:
+        evaluation = writer.write(folder / EVAL_FOLDER, "eval", p.eval_rows, 1, p.train_blocks)
+    return replace(writer.write(folder, "train" if p.labels else "unlabelled", p.rows, p.files, 0), eval=evaluation)
 
 
 class _Writer:
@@ -124,7 +134,7 @@ class _Writer:
 
     def __init__(self, parameters: Parameters, threads: int) -> None:
         p = parameters
-        self._parameters, self._threads = p, threads
+        self.parameters, self._threads = p, threads
         self._preset: Preset = load_preset(p.preset, skew=p.skew, max_cardinality=p.max_cardinality)
         self._stream = FeatureStream(self._preset, p.seed, p.rows_per_block, p.drift, p.day_rows)
         self._model: LabelModel | None = build_label_model(self._stream) if p.labels else None
@@ -132,7 +142,7 @@ class _Writer:
     def write(self, folder: Path, use: str, rows: int, files: int, first_block: int) -> GenerateReport:
         """Write one part (a folder of its own) and its manifest."""
         started = time.perf_counter()
-        p = self._parameters
+        p = self.parameters
         pattern = self._preset.file_names[use]
         assert pattern is not None  # refused by Parameters
         names = [pattern.format(number) + (".gz" if p.compression else "") for number in range(files)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headrace.formats.checks import check_integer
 from headrace.formats.generate.presets import load_preset
 
 # Raised whenever a change of the code changes the rows that given parameters produce.
@@ -14,6 +16,18 @@ COMPRESSIONS = (None, "gzip")
 _MAX_ROWS = 10**12
 _MAX_FILES = 100_000
 _MAX_BLOCK_ROWS = 1 << 22
+
+# (field, lowest, highest value)
+_INTEGERS = (
+    ("rows", 0, _MAX_ROWS),
+    ("eval_rows", 0, _MAX_ROWS),
+    ("files", 1, _MAX_FILES),
+    ("seed", 0, 2**64 - 1),
+    ("rows_per_block", 1, _MAX_BLOCK_ROWS),
+    ("drift_rows", 1, _MAX_ROWS),
+    ("max_cardinality", 1, 2**32),
+)
+_OPTIONAL = ("drift_rows", "max_cardinality")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +48,10 @@ class Parameters:
     eval_rows: int = 0
 
     def __post_init__(self) -> None:
-        _check_integer("rows", self.rows, 0, _MAX_ROWS)
-        _check_integer("eval_rows", self.eval_rows, 0, _MAX_ROWS)
-        _check_integer("files", self.files, 1, _MAX_FILES)
-        _check_integer("seed", self.seed, 0, 2**64 - 1)
-        _check_integer("rows_per_block", self.rows_per_block, 1, _MAX_BLOCK_ROWS)
-        if self.drift_rows is not None:
-            _check_integer("drift_rows", self.drift_rows, 1, _MAX_ROWS)
-        if self.max_cardinality is not None:
-            _check_integer("max_cardinality", self.max_cardinality, 1, 2**32)
+        for name, low, high in _INTEGERS:
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, check_integer(name, value, low, high))
         if isinstance(self.drift, bool) or not isinstance(self.drift, (int, float)):
             raise TypeError(f"drift={self.drift!r} is not a number")
         if not 0.0 <= self.drift <= 1.0:
@@ -72,8 +81,6 @@ class Parameters:
         return {**asdict(self), "stream_version": STREAM_VERSION}
 
 
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} is not an integer")
-    if not low <= value <= high:
-        raise ValueError(f"{name}={value} is not from {low} to {high}")
+def made_by_generate(parameters: Mapping[str, Any]) -> bool:
+    """Whether the `parameters` of a manifest are those of a generated data set, of whatever version."""
+    return {"preset", "stream_version"} <= parameters.keys()

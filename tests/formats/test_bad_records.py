@@ -7,10 +7,31 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.formats.bad_records import BadRecordLog, BadRecords
 from headrace.formats.errors import BadRecordError, BadRecordLimitError
+
+
+class Block:
+    """The bad lines `numbers` of a block of `lines` lines that begins at the 0-based `first_line`."""
+
+    def __init__(self, *numbers: int, first_line: int = 0, lines: int = 0, file: str = "día_0") -> None:
+        self.numbers = np.array(numbers, np.int64)
+        self.first_line, self.file = first_line, file
+        self.lines = lines or max(numbers, default=0) - first_line
+        self.texts: dict[int, bytes | memoryview | None] = {}
+        self.described: list[int] = []
+
+    def describe(self, at: int) -> tuple[BadRecordError, bytes | memoryview | None]:
+        line = int(self.numbers[at])
+        self.described.append(line)
+        return record(line), self.texts.get(line, b"%d" % line)
+
+    def settle(self, log: BadRecordLog) -> None:
+        log.check(self.first_line, self.numbers, self.describe)
+        log.settle(self.file, self.first_line, self.lines, self.numbers, self.describe)
 
 
 def record(line: int = 1) -> BadRecordError:
@@ -20,8 +41,8 @@ def record(line: int = 1) -> BadRecordError:
 @pytest.mark.parametrize(
     "options",
     [
-        {"mode": "ignore"}, {"mode": ""}, {"mode": "skip", "max_count": -1}, {"mode": "skip", "max_count": 1.0},
-        {"mode": "skip", "max_count": True}, {"mode": "skip", "max_rate": 1.1}, {"mode": "skip", "max_rate": -0.1},
+        {"mode": "ignore"}, {"mode": ""}, {"mode": "skip", "max_count": -1},
+        {"mode": "skip", "max_rate": 1.1}, {"mode": "skip", "max_rate": -0.1},
         {"mode": "skip", "max_rate": float("nan")}, {"mode": "quarantine"}, {"mode": "skip", "quarantine_path": "x"},
     ],
 )  # fmt: skip
@@ -30,54 +51,96 @@ def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any]) -> Non
         BadRecords(**options)
 
 
+@pytest.mark.parametrize("options", [{"max_count": 1.0}, {"max_count": True}, {"max_rate": "1"}, {"max_rate": True}])
+def test_a_limit_is_a_number(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="bad records: max"):
+        BadRecords(mode="skip", **options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert BadRecords(mode="skip", max_count=np.int32(3)) == BadRecords(mode="skip", max_count=3)  # type: ignore[arg-type]
+
+
 def test_a_string_is_a_mode() -> None:
     assert BadRecords.of("skip") == BadRecords(mode="skip")
     policy = BadRecords(mode="skip", max_count=3)
     assert BadRecords.of(policy) is policy
-    with pytest.raises(ValueError, match="quarantine_path"):
+    with pytest.raises(ValueError, match=r'give BadRecords\(mode="quarantine", quarantine_path="bad.tsv"\)'):
         BadRecords.of("quarantine")
     with pytest.raises(TypeError, match="int"):
         BadRecords.of(3)  # type: ignore[arg-type]
 
 
-def test_raise_raises_the_record() -> None:
+def test_raise_raises_the_first_record_and_describes_no_other() -> None:
+    block = Block(5, 6, 7)
     with pytest.raises(BadRecordError, match="line 5") as caught:
-        BadRecordLog(BadRecords()).add(record(5), b"", lines_read=5)
+        block.settle(BadRecordLog(BadRecords()))
     assert type(caught.value) is BadRecordError
+    assert block.described == [5]
+
+
+def test_skip_describes_nothing() -> None:
+    log, block = BadRecordLog(BadRecords(mode="skip", max_count=9, max_rate=1.0)), Block(5, 6, 7, lines=10)
+    block.settle(log)
+    assert (log.lines, log.count, block.described) == (10, 3, [])
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_one_more_than_max_count_is_an_error(limit: int) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_one_more_than_max_count_is_an_error(limit: int, at_once: bool) -> None:
     log = BadRecordLog(BadRecords(mode="skip", max_count=limit))
-    for i in range(limit):
-        log.add(record(i + 1), b"", lines_read=10 * i)
+    if not at_once:
+        for i in range(limit):
+            Block(i + 1, first_line=i).settle(log)
+    first = 0 if at_once else limit
+    block = Block(*range(first + 1, limit + 5), first_line=first)
     with pytest.raises(BadRecordLimitError, match=f"max_count={limit}") as caught:
-        log.add(record(77), b"", lines_read=99)
-    assert (caught.value.bad, caught.value.lines, caught.value.line) == (limit + 1, 99, 77)
+        block.settle(log)
+    assert (caught.value.bad, caught.value.lines, caught.value.line) == (limit + 1, limit + 1, limit + 1)
     assert caught.value.__cause__ is not None
+    assert (log.count, block.described) == (first, [limit + 1])  # nothing of the block is counted
 
 
 def test_max_rate_is_taken_over_at_least_1000_lines() -> None:
     log = BadRecordLog(BadRecords(mode="skip", max_rate=0.01))
-    for i in range(10):
-        log.add(record(), b"", lines_read=i + 1)
-    with pytest.raises(BadRecordLimitError, match=r"max_rate=0\.01"):
-        log.add(record(), b"", lines_read=1099)
+    Block(*range(1, 11)).settle(log)
+    with pytest.raises(BadRecordLimitError, match=r"max_rate=0\.01") as caught:
+        Block(1099, first_line=10).settle(log)
+    assert (caught.value.bad, caught.value.lines) == (11, 1099)
+    Block(1100, first_line=10).settle(log)
     log = BadRecordLog(BadRecords(mode="skip", max_rate=0.01))
-    for i in range(100):
-        log.add(record(), b"", lines_read=(i + 1) * 100)
+    Block(*range(100, 10_001, 100)).settle(log)
     assert log.count == 100
 
 
+def test_limits_count_from_the_start_of_a_pass() -> None:
+    log = BadRecordLog(BadRecords(mode="skip", max_count=3))
+    for _ in range(3):
+        log.begin()
+        Block(1, 2, lines=5).settle(log)
+        assert (log.lines, log.count) == (5, 2)
+    log.begin(lines=100, count=2)  # a resume
+    Block(101, first_line=100).settle(log)
+    with pytest.raises(BadRecordLimitError) as caught:
+        Block(102, first_line=101).settle(log)
+    assert (caught.value.bad, caught.value.lines) == (4, 102)
+
+
+def quarantine(tmp_path: Path, **options: Any) -> BadRecords:
+    return BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.tsv", **options)
+
+
+def entries(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "bad.tsv.jsonl").read_text().splitlines()]
+
+
 def test_quarantine_keeps_the_bytes_and_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "bad.tsv"
-    log = BadRecordLog(BadRecords(mode="quarantine", quarantine_path=path))
-    log.add(record(3), b"1\t\xff1.0\x00\r", lines_read=3)
-    log.add(record(4), memoryview(b"x"), lines_read=4)
-    log.add(record(9), None, lines_read=9)
-    assert path.read_bytes() == b"1\t\xff1.0\x00\r\nx\n"
-    entries = [json.loads(line) for line in Path(f"{path}.jsonl").read_text().splitlines()]
-    assert entries[0] == {
+    log = BadRecordLog(quarantine(tmp_path))
+    block = Block(3, 4, 9)
+    block.texts = {3: b"1\t\xff1.0\x00\r", 4: memoryview(b"x"), 9: None}
+    block.settle(log)
+    assert (tmp_path / "bad.tsv").read_bytes() == b"1\t\xff1.0\x00\r\nx\n"
+    assert entries(tmp_path)[0] == {
         "file": "día_0",
         "line": 3,
         "column": "I1",
@@ -86,15 +149,39 @@ def test_quarantine_keeps_the_bytes_and_says_why(tmp_path: Path) -> None:
         "offending": "\xff1.0\x00",
         "stored": True,
     }
-    assert [(e["line"], e["stored"]) for e in entries] == [(3, True), (4, True), (9, False)]
+    assert [(e["line"], e["stored"]) for e in entries(tmp_path)] == [(3, True), (4, True), (9, False)]
 
 
-def test_the_record_that_exceeds_the_limit_is_in_quarantine_too(tmp_path: Path) -> None:
-    path = tmp_path / "bad"
-    log = BadRecordLog(BadRecords(mode="quarantine", quarantine_path=path, max_count=0))
-    with pytest.raises(BadRecordLimitError):
-        log.add(record(), b"x", lines_read=1)
-    assert path.read_bytes() == b"x\n"
+def test_a_block_that_exceeds_the_limit_stores_nothing(tmp_path: Path) -> None:
+    log = BadRecordLog(quarantine(tmp_path, max_count=1))
+    Block(1).settle(log)
+    for _ in range(2):  # a retry is refused like the first try
+        with pytest.raises(BadRecordLimitError, match="2 bad records in 2 lines"):
+            Block(2, first_line=1).settle(log)
+    assert (log.count, (tmp_path / "bad.tsv").read_bytes()) == (1, b"1\n")
+
+
+def test_a_line_is_quarantined_once_whatever_the_number_of_passes(tmp_path: Path) -> None:
+    log = BadRecordLog(quarantine(tmp_path))
+    for first, last in [(40, 60), (0, 50), (0, 100), (30, 70)]:  # a resume, then passes whose blocks lie otherwise
+        log.begin(lines=first)
+        Block(*range(first + 1, last + 1), first_line=first).settle(log)
+        assert log.count == last - first
+    assert sorted(e["line"] for e in entries(tmp_path)) == list(range(1, 101))
+    assert len((tmp_path / "bad.tsv").read_bytes().splitlines()) == 100
+    Block(7, file="day_1").settle(log)  # the same line of another file
+    assert len(entries(tmp_path)) == 101
+
+
+def test_a_store_that_fails_counts_nothing(tmp_path: Path) -> None:
+    log = BadRecordLog(quarantine(tmp_path))
+    (tmp_path / "bad.tsv.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        Block(1).settle(log)
+    assert (log.lines, log.count) == (0, 0)
+    (tmp_path / "bad.tsv.jsonl").rmdir()
+    Block(1).settle(log)
+    assert len(entries(tmp_path)) == 1
 
 
 def test_a_quarantine_in_no_folder_is_refused_at_once(tmp_path: Path) -> None:
@@ -102,16 +189,22 @@ def test_a_quarantine_in_no_folder_is_refused_at_once(tmp_path: Path) -> None:
         BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "absent" / "x"))
 
 
-def test_counts_are_exact_with_many_threads_and_belong_to_one_log(tmp_path: Path) -> None:
-    policy = BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad")
-    log, other = BadRecordLog(policy), BadRecordLog(policy)
+def test_readers_in_many_threads_may_share_a_quarantine(tmp_path: Path) -> None:
+    policy = quarantine(tmp_path)
+    logs = [BadRecordLog(policy) for _ in range(4)]
     threads = [
-        threading.Thread(target=lambda: [log.add(record(), b"x" * 50, lines_read=1) for _ in range(100)])
-        for _ in range(4)
+        threading.Thread(
+            target=lambda log=log, i=i: [
+                Block(n, n + 1, first_line=n - 1, file=f"day_{i}").settle(log) for n in range(1, 101, 2)
+            ]
+        )
+        for i, log in enumerate(logs)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert (log.count, other.count) == (400, 0)
-    assert (tmp_path / "bad").read_bytes() == (b"x" * 50 + b"\n") * 400
+    assert [log.count for log in logs] == [100] * 4
+    stored = (tmp_path / "bad.tsv").read_text().splitlines()
+    assert stored == [str(e["line"]) for e in entries(tmp_path)]  # line and entry stand at the same place
+    assert len(stored) == 400

@@ -11,7 +11,7 @@ import pytest
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.errors import BadRecordError
-from tests.formats.criteo_text import read_all, split_rows
+from tests.support.criteo_text import read_all, split_rows
 
 
 def test_the_schema_has_the_columns_of_the_files() -> None:

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from headrace.formats import _criteo_py, criteo_lines
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_lines import LineLayout, ParsedLines, Reason
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse
-from tests.formats.criteo_text import SMALL
+from tests.support.criteo_text import SMALL
 
 Parse = Callable[..., ParsedLines]
 
@@ -62,7 +63,7 @@ def field(parse: Parse, text: bytes, **options: Any) -> Any:
         for after in (b"", b"\n", b"\r\n", b"\n" + b"0\n" * 40):
             data = line + after
             parsed = parse(data, layout)
-            if parsed.faults and parsed.faults[0].line == 0:
+            if parsed.faults and parsed.faults[0].line == 1:
                 fault = parsed.faults[0]
                 assert (fault.column, data[fault.begin : fault.end].rstrip(b"\r")) == (1, text.rstrip(b"\r"))
                 assert data[fault.line_begin : fault.line_end] == data.split(b"\n")[0]
@@ -174,7 +175,7 @@ def test_a_label_is_0_or_1(parse: Parse, label: bytes) -> None:
     parsed = parse(b"1\t1\t2\t3\t4\n%b\t1\t2\t3\t4\n0\t1\t2\t3\t4\n" % label, LAYOUT)
     assert [row[0] for row in rows(parsed)] == [1.0, 0.0]
     (fault,) = parsed.faults
-    assert fault == (1, 0, Reason.BAD_LABEL, 10, 10 + len(label), 10, 18 + len(label), 5)
+    assert fault == (2, 0, Reason.BAD_LABEL, 10, 10 + len(label), 10, 18 + len(label), 5)
 
 
 def test_missing_is_not_zero(parse: Parse) -> None:
@@ -206,7 +207,7 @@ def test_line_ends(parse: Parse, ending: bytes, final: bool) -> None:
 def test_a_lone_carriage_return_ends_no_line(parse: Parse) -> None:
     # L73: one line of 9 fields, not two rows
     parsed = parse(b"1\t1\t2\ta\tb\r0\t3\t4\tc\td\n", LAYOUT)
-    assert [(f.line, f.reason, f.found) for f in parsed.faults] == [(0, Reason.COLUMN_COUNT, 9)]
+    assert [(f.line, f.reason, f.found) for f in parsed.faults] == [(1, Reason.COLUMN_COUNT, 9)]
     parsed = parse(b"1\t1\t2\ta\tb\r\r\n", LAYOUT)
     assert [(f.column, f.reason, f.begin, f.end) for f in parsed.faults] == [(4, Reason.BAD_HEX, 8, 10)]
 
@@ -215,7 +216,7 @@ def test_a_lone_carriage_return_ends_no_line(parse: Parse) -> None:
 def test_blank_lines_are_refused_and_counted(parse: Parse, blank: bytes) -> None:
     # L72
     parsed = parse(b"1\t1\t2\ta\tb\n%b\n1\t1\t2\ta\tb\n" % blank, LAYOUT)
-    assert [(f.line, f.column, f.reason) for f in parsed.faults] == [(1, -1, Reason.BLANK_LINE)]
+    assert [(f.line, f.column, f.reason) for f in parsed.faults] == [(2, -1, Reason.BLANK_LINE)]
     assert parsed.rows == 2
 
 
@@ -223,20 +224,20 @@ def test_a_blank_line_is_refused_even_with_a_single_column(parse: Parse) -> None
     layout = LineLayout.from_schema(Schema(sparse=(Sparse(name="a"),)))
     parsed = parse(b"1\n\n\r\n2", layout)
     assert rows(parsed, layout) == [[1], [2]]
-    assert [f.line for f in parsed.faults] == [1, 2]
+    assert [f.line for f in parsed.faults] == [2, 3]
 
 
 @pytest.mark.parametrize("fields", [1, 4, 6, 39])
 def test_column_count(parse: Parse, fields: int) -> None:
     parsed = parse(b"1\t1\t2\ta\tb\n" + b"\t".join([b"1"] * fields) + b"\n1\t1\t2\ta\tb", LAYOUT)
-    assert [(f.line, f.column, f.reason, f.found) for f in parsed.faults] == [(1, -1, Reason.COLUMN_COUNT, fields)]
+    assert [(f.line, f.column, f.reason, f.found) for f in parsed.faults] == [(2, -1, Reason.COLUMN_COUNT, fields)]
     assert parsed.rows == 2
 
 
 def test_quotes_swallow_nothing(parse: Parse) -> None:
     # L71
     parsed = parse(b'1\t1\t2\ta\tb\n1\t1\t2\t"a\tb\n1\t1\t2\ta\tb"\n0\t1\t2\ta\tb\n', LAYOUT)
-    assert [(f.line, f.column, f.reason) for f in parsed.faults] == [(1, 3, Reason.BAD_HEX), (2, 4, Reason.BAD_HEX)]
+    assert [(f.line, f.column, f.reason) for f in parsed.faults] == [(2, 3, Reason.BAD_HEX), (3, 4, Reason.BAD_HEX)]
     assert [row[0] for row in rows(parsed)] == [1.0, 0.0]
 
 
@@ -246,8 +247,8 @@ def test_a_line_of_just_the_limit_passes_a_longer_one_does_not(parse: Parse) -> 
     parsed = parse(data, LAYOUT, max_line_bytes=10)
     assert parsed.rows == 1
     assert [(f.line, f.reason, f.begin, f.end) for f in parsed.faults] == [
-        (1, Reason.OVERSIZED, 11, 22),
-        (2, Reason.OVERSIZED, 23, 33),
+        (2, Reason.OVERSIZED, 11, 22),
+        (3, Reason.OVERSIZED, 23, 33),
     ]
 
 
@@ -265,7 +266,7 @@ def test_any_buffer_is_taken(parse: Parse, kind: Callable[[bytes], Any]) -> None
 def test_no_lines_no_rows(parse: Parse) -> None:
     # L77
     parsed = parse(b"", LAYOUT)
-    assert (parsed.rows, parsed.lines, parsed.faults) == (0, 0, [])
+    assert (parsed.rows, parsed.lines, len(parsed.faults)) == (0, 0, 0)
     assert LAYOUT.record_batch(parsed.columns).schema == SMALL.arrow_schema()
 
 
@@ -441,3 +442,37 @@ def test_one_allocation_holds_all_columns() -> None:
     # 4 + 13 * 8 + 26 * 4 bytes a row, and at most 1,215 bytes of padding a column
     assert addresses[-1] - addresses[0] <= 1000 * 212 + 40 * 1215
     assert [len(column.buffers()[1]) for column in parsed.columns] == [4000] + [8000] * 13 + [4000] * 26
+
+
+def test_lines_are_numbered_from_the_first_one(parse: Parse) -> None:
+    parsed = parse(b"bad\n1\t1\t2\ta\tb\n\n", LAYOUT, first_line=41)
+    assert [(f.line, f.reason) for f in parsed.faults] == [(42, Reason.COLUMN_COUNT), (44, Reason.BLANK_LINE)]
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2])
+def test_more_lines_than_said_are_refused(parse: Parse, lines: int) -> None:
+    data = b"1\t1\t2\ta\tb\n" * 3
+    with pytest.raises(ValueError, match=f"more than {lines} lines"):
+        parse(data, LAYOUT, lines=lines)
+    assert parse(data, LAYOUT, lines=3).rows == parse(data, LAYOUT, lines=2**40).rows == 3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("around", [b"", b"\n", b"\t\n", b"x\n"])
+def test_the_shortest_rows_have_room(parse: Parse, layout: LineLayout, end: bytes, around: bytes) -> None:
+    """The columns have room for what the text can hold: rows of nothing but what must be there are the most."""
+    row = b"\t".join(b"0" if required else b"" for required in layout.required)
+    for count in range(1, 18):
+        parsed = parse(around * 3 + b"\n".join([row] * count) + end + (around * 3 if end else b""), layout)
+        assert parsed.rows == count
+        assert rows(parsed, layout) == rows(parsed, layout)[:1] * count
+
+
+def test_a_block_of_line_feeds_needs_next_to_no_memory() -> None:
+    layout = LineLayout.from_schema(criteo_schema())
+    before = pa.total_allocated_bytes()
+    parsed = criteo_lines.parse_lines(b"\n" * (1 << 20), layout)
+    assert (parsed.rows, parsed.lines, len(parsed.faults)) == (0, 1 << 20, 1 << 20)
+    assert pa.total_allocated_bytes() - before < 8 << 20
+    assert parsed.faults.table.nbytes == 64 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.formats import criteo_faults, criteo_reader
+from headrace.formats.bad_lines import BadLine
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
@@ -21,7 +24,7 @@ from headrace.formats.manifest import Manifest, describe_file, write_manifest
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema, SchemaError, Sparse
-from tests.formats.criteo_text import SMALL, read_all, rows_of, write
+from tests.support.criteo_text import SMALL, read_all, rows_of, write
 
 GOOD = b"1\t1\t2\ta\tb\n"
 
@@ -136,6 +139,7 @@ def test_resume_of_a_resume(tmp_path: Path) -> None:
     position = FilePosition(0, 0, 0)
     found = []
     while True:
+        reader.begin(rows_in=reader.rows_in, rows_skipped=reader.rows_skipped)
         block = next(reader.raw_blocks(position), None)
         if block is None:
             break
@@ -333,9 +337,17 @@ def test_a_manifest_gives_the_number_of_rows(tmp_path: Path, verify: Any) -> Non
 def test_num_rows_is_unknown_when_a_file_is(tmp_path: Path) -> None:
     dataset(tmp_path)
     write(tmp_path / "day_2", GOOD)
-    reader = CriteoFiles(tmp_path, SMALL)
+    reader = CriteoFiles(tmp_path / "day_*", SMALL)
     assert reader.num_rows is None
     assert len(rows_of(read_all(reader))) == 201
+
+
+def test_a_file_that_the_manifest_does_not_list_is_refused_for_folders(tmp_path: Path) -> None:
+    dataset(tmp_path)
+    write(tmp_path / "day_2", GOOD)
+    with pytest.raises(ManifestError, match=r"1 files are not in its manifest, the first is 'day_2'"):
+        CriteoFiles(tmp_path, SMALL)
+    assert len(CriteoFiles(tmp_path, SMALL, verify_manifest="off").files) == 3
 
 
 def test_a_cut_at_a_member_boundary_is_seen_through_the_manifest(tmp_path: Path) -> None:
@@ -412,9 +424,10 @@ def test_a_damaged_file_gives_its_rows_then_an_error(tmp_path: Path) -> None:
     ("options", "named"),
     [
         ({"block_bytes": 0}, "block_bytes"),
-        ({"max_line_bytes": True}, "max_line_bytes"),
+        ({"max_line_bytes": 2**40}, "max_line_bytes"),
         ({"verify_manifest": "yes"}, "verify"),
         ({"bad_records": "ignore"}, "mode"),
+        ({"bad_records": "quarantine"}, r'give BadRecords\(mode="quarantine", quarantine_path='),
     ],
 )
 def test_options_are_checked_at_construction(tmp_path: Path, options: dict[str, Any], named: str) -> None:
@@ -447,3 +460,114 @@ def test_names_beyond_ascii(tmp_path: Path) -> None:
     assert error.column == "类别"
     (tmp_path / "日").mkdir()
     assert len(rows_of(read_all(CriteoFiles(write(tmp_path / "日" / "día.gz", GOOD), SMALL)))) == 1
+
+
+def epochs(reader: CriteoFiles, count: int) -> list[tuple[int, int, int]]:
+    """(rows, rows_in, rows_skipped) of each of `count` passes."""
+    return [(len(rows_of(read_all(reader))), reader.rows_in, reader.rows_skipped) for _ in range(count)]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 20, 1 << 20])
+def test_each_epoch_counts_from_its_start(tmp_path: Path, block_bytes: int) -> None:
+    path = write(tmp_path / "x", (GOOD + b"bad\n") * 5)
+    policy = BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad", max_count=7)
+    reader = CriteoFiles(path, SMALL, bad_records=policy, block_bytes=block_bytes)
+    assert epochs(reader, 3) == [(5, 10, 5)] * 3
+    assert (tmp_path / "bad").read_bytes() == b"bad\n" * 5  # once, whatever the number of epochs
+    assert [json.loads(line)["line"] for line in (tmp_path / "bad.jsonl").open()] == [2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_resume_counts_on(tmp_path: Path, before: bool) -> None:
+    path = write(tmp_path / "x", (GOOD + b"bad\n") * 20)
+    policy = BadRecords(mode="skip", max_count=12)
+    first = CriteoFiles(path, SMALL, bad_records=policy, block_bytes=20)
+    blocks = first.raw_blocks()
+    while first.rows_skipped < 10:
+        decoded = first.decode(next(blocks))
+        first.settle(decoded)
+    rest = CriteoFiles(path, SMALL, bad_records=policy, block_bytes=20)
+    counts = {"rows_in": first.rows_in, "rows_skipped": first.rows_skipped}
+    if before:
+        rest.begin(**counts)
+    blocks = rest.raw_blocks(decoded.next_position)
+    if not before:
+        rest.begin(**counts)
+    with pytest.raises(BadRecordLimitError) as caught:
+        list(map(rest.settle, map(rest.decode, blocks)))
+    assert (caught.value.line, caught.value.bad, caught.value.lines) == (26, 13, 26)
+    with pytest.raises(BadRecordLimitError) as caught:  # the next pass starts at 0 again
+        read_all(rest)
+    assert (caught.value.line, caught.value.bad, caught.value.lines) == (26, 13, 26)
+
+
+@pytest.mark.parametrize(
+    ("counts", "error"),
+    [
+        ({"rows_in": -1}, ValueError), ({"rows_in": 1, "rows_skipped": 2}, ValueError), ({"rows_in": 1.0}, TypeError),
+        ({"rows_in": 5, "rows_skipped": True}, TypeError),
+    ],
+)  # fmt: skip
+def test_counts_of_a_resume_are_checked(tmp_path: Path, counts: dict[str, Any], error: type[Exception]) -> None:
+    reader = CriteoFiles(write(tmp_path / "x", GOOD), SMALL)
+    with pytest.raises(error, match="rows_"):
+        reader.begin(**counts)
+
+
+def test_a_block_that_raises_may_be_settled_again(tmp_path: Path) -> None:
+    policy = BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad", max_count=3)
+    reader = CriteoFiles(write(tmp_path / "x", b"bad\n" * 5 + GOOD), SMALL, bad_records=policy)
+    decoded = reader.decode(next(reader.raw_blocks()))
+    for _ in range(3):
+        with pytest.raises(BadRecordLimitError, match=r"^4 bad records in 4 lines"):
+            reader.settle(decoded)
+    assert (reader.rows_in, reader.rows_skipped, reader.bytes_in) == (0, 0, 0)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_the_kind_of_a_file_is_told_from_settled_blocks_alone(tmp_path: Path) -> None:
+    odd = b"1\t1\t2\ta\n"
+    options: dict[str, Any] = {"bad_records": BadRecords(mode="skip", max_count=90), "block_bytes": 1}
+    for _ in range(2):
+        error = error_of(tmp_path, odd * 200, **options)
+        assert (type(error), error.line) == (BadRecordLimitError, 91)  # the limit comes first, whatever the blocks
+        options["block_bytes"] = 1 << 20
+    reader = CriteoFiles(write(tmp_path / "y", odd * 100), SMALL, bad_records="skip")
+    decoded = reader.decode(next(reader.raw_blocks()))
+    for _ in range(2):
+        with pytest.raises(BadRecordError, match=r"line 100: .*not a file of this schema"):
+            reader.settle(decoded)
+
+
+def test_raise_describes_one_line_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = []
+
+    def describe(bad: BadLine, **kwargs: Any) -> BadRecordError:
+        described.append(bad.line)
+        return criteo_faults.describe(bad, **kwargs)
+
+    monkeypatch.setattr(criteo_reader, "describe", describe)
+    assert error_of(tmp_path, GOOD + b"bad\n" * 50).line == 2
+    assert described == [2]
+
+
+@pytest.mark.parametrize("name", ["x", "x.gz"])
+def test_a_file_that_changes_between_epochs_is_an_error(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, GOOD * 10)
+    reader = CriteoFiles(path, SMALL)
+    assert len(rows_of(read_all(reader))) == 10
+    write(path, GOOD * 5 + numbered(0, 9))
+    with pytest.raises(CorruptShardError, match="changed since it was listed") as caught:
+        read_all(reader)
+    assert caught.value.path == str(path)
+
+
+def test_a_file_that_is_cut_while_it_is_read_gives_no_part_of_a_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", GOOD * 3)
+    reader = CriteoFiles(path, SMALL, block_bytes=12)
+    blocks = reader.raw_blocks()
+    found = [reader.settle(reader.decode(next(blocks)))]
+    os.truncate(path, len(GOOD) * 2 + 9)  # "1 1 2 a b" without its line feed would be a row
+    with pytest.raises(CorruptShardError, match="changed since it was listed"):
+        found.extend(reader.settle(reader.decode(block)) for block in blocks)
+    assert [row[1] for row in rows_of(found)] == [0, 1]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.formats.files import digest, list_files
+from headrace.formats.errors import BadRecordError
+from headrace.formats.files import digest, file_sizes, list_files
+from headrace.formats.quarantine import append
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -45,7 +48,8 @@ def test_a_list_keeps_its_order_and_its_repetitions(tmp_path: Path) -> None:
 
 
 def test_manifest_hidden_and_quarantine_files_are_no_data(tmp_path: Path) -> None:
-    touch(tmp_path, "day_0", "manifest.json", ".hidden", "_SUCCESS", "bad.tsv", "bad.tsv.jsonl", "rows.jsonl", "sub/x")
+    touch(tmp_path, "day_0", "manifest.json", ".hidden", "_SUCCESS", "rows.jsonl", "_sub/x")
+    append(tmp_path / "bad.tsv", [(BadRecordError("x", 1, "", b"", "bad"), b"x")])
     assert names(list_files(tmp_path)) == ["day_0", "rows.jsonl"]
     assert names(list_files(str(tmp_path / "*"))) == ["day_0", "rows.jsonl"]
     assert names(list_files(tmp_path / "bad.tsv")) == ["bad.tsv"]
@@ -78,11 +82,66 @@ def test_nothing_found_says_what_was_searched(tmp_path: Path, path: str, told: s
 
 
 def test_digest_is_about_names_order_and_sizes_not_folders(tmp_path: Path) -> None:
+    def of(*files: Path) -> str:
+        listed = list_files(files)
+        return digest(listed, file_sizes(listed))
+
     a, b = touch(tmp_path / "1", "a", "b")
-    other = touch(tmp_path / "2", "a", "b")
-    base = digest(list_files([a, b]))
-    assert base == digest(list_files(other))
-    assert base != digest(list_files([b, a]))
-    assert base != digest(list_files([a]))
+    base = of(a, b)
+    assert base == of(*touch(tmp_path / "2", "a", "b"))
+    assert base != of(b, a)
+    assert base != of(a)
     b.write_bytes(b"1")
-    assert base != digest(list_files([a, b]))
+    assert base != of(a, b)
+
+
+@pytest.mark.parametrize("entries", ["", "{}\n", "x", '{"file": "x", "line": 1}\n', "[" * 100_000, "[1]\n"])
+def test_a_jsonl_file_of_others_hides_nothing(tmp_path: Path, entries: str) -> None:
+    touch(tmp_path, "x.txt")
+    (tmp_path / "x.txt.jsonl").write_text(entries)
+    assert names(list_files(tmp_path)) == ["x.txt", "x.txt.jsonl"]
+
+
+@pytest.mark.parametrize("pattern", ["", "*"])
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (lambda p: p.symlink_to("nowhere"), FileNotFoundError, "a symbolic link to 'nowhere', which cannot be opened"),
+        (lambda p: p.symlink_to(p.name), FileNotFoundError, "a symbolic link to 'day_1'"),
+        (os.mkfifo, ValueError, "not a regular file"),
+    ],
+)
+def test_what_cannot_be_read_is_named_not_left_out(
+    tmp_path: Path, pattern: str, make: Any, error: type[Exception], told: str
+) -> None:
+    touch(tmp_path, "day_0")
+    make(tmp_path / "day_1")
+    for path in (tmp_path / pattern, tmp_path / "day_1", [tmp_path / "day_1"]):
+        with pytest.raises(error, match=f"day_1: {told}"):
+            list_files(path)
+    (tmp_path / "day_1").rename(tmp_path / "_day_1")  # hidden, and thus not meant
+    assert names(list_files(tmp_path / pattern)) == ["day_0"]
+
+
+def test_a_folder_that_matches_a_pattern_is_named(tmp_path: Path) -> None:
+    touch(tmp_path, "day_0", "day_1/x")
+    assert names(list_files(tmp_path)) == ["day_0"]  # a folder means the files in it, not below it
+    assert names(list_files(str(tmp_path / "**"))) == ["day_0", "x"]
+    with pytest.raises(ValueError, match="day_1: a folder matches the pattern"):
+        list_files(str(tmp_path / "*"))
+    with pytest.raises(ValueError, match="not a regular file"):
+        list_files("/dev/null")
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
+    touch(tmp_path / "1", "day_0")
+    (tmp_path / "day_7").symlink_to(tmp_path / "1" / "day_0")
+    assert names(list_files(tmp_path)) == names(list_files(tmp_path / "day_7")) == ["day_7"]
+
+
+@pytest.mark.parametrize("paths", [b"day_0", [b"day_0"], [3], [None], ["day_0", b"x"], [["day_0"]]])
+def test_a_path_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: Any) -> None:
+    touch(tmp_path, "day_0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=r"a path is a str or a pathlib\.Path, got"):
+        list_files(paths)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.formats.errors import ManifestError
@@ -130,3 +131,25 @@ def test_a_file_is_compared_with_its_entry(tmp_path: Path) -> None:
     check_size(entry, str(path), verify="off")
     with pytest.raises(ManifestError, match="3 bytes, the manifest says 4"):
         check_size(entry, str(path), verify="size")
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (os.mkdir, "not a regular file"),
+        (os.mkfifo, "not a regular file"),  # opening it would wait for a writer
+        (lambda path: os.symlink("manifest.json", path), "cannot be read: Too many levels of symbolic links"),
+        (lambda path: os.symlink("nowhere", path), "a symbolic link to nothing"),
+    ],
+)
+def test_a_manifest_is_a_file(tmp_path: Path, make: Any, told: str) -> None:
+    make(tmp_path / "manifest.json")
+    with pytest.raises(ManifestError, match=told) as caught:
+        read_manifest(tmp_path)
+    assert caught.value.path == str(tmp_path / "manifest.json")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    entry = ManifestFile(bytes=np.int64(0), rows=0, blake2b=EMPTY_HASH)  # type: ignore[arg-type]
+    write_manifest(tmp_path, Manifest(files={"x": entry}))
+    assert read_manifest(tmp_path) == Manifest(files={"x": ManifestFile(**ENTRY)})

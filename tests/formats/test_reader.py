@@ -36,7 +36,7 @@ def test_criteo_files_are_a_row_reader(tmp_path: Any) -> None:
     def takes(reader: RowReader[TextBlock]) -> RowReader[TextBlock]:
         return reader
 
-    from tests.formats.criteo_text import SMALL
+    from tests.support.criteo_text import SMALL
 
     (tmp_path / "x").write_bytes(b"")
     assert takes(CriteoFiles(tmp_path / "x", SMALL)).num_rows is None

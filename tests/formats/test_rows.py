@@ -42,6 +42,40 @@ def test_concat(parts, shuffle_first):
     assert pairs(Source.concat(sources)) == [pair for p in parts for pair in expanded(p)]
 
 
+LISTS = st.lists(st.sampled_from("abcde"), min_size=3, max_size=5).map(tuple)
+
+
+@given(st.lists(st.tuples(LISTS, RANGES, st.booleans()), max_size=4))
+def test_concat_of_other_file_lists_keeps_each_row_with_its_file(parts):
+    sources = [Source(files, tuple(ranges)) for files, ranges, _ in parts]
+    sources = [s.take(np.arange(s.num_rows)) if part[2] else s for s, part in zip(sources, parts, strict=True)]
+    joined = Source.concat(sources)
+    assert [joined.locate(i) for i in range(joined.num_rows)] == [
+        (files[file], row) for files, ranges, _ in parts for file, row in expanded(ranges)
+    ]
+
+
+def test_the_lists_of_two_readers_are_merged():
+    first, second = Source(("a", "b"), (SourceRange(1, 0, 2),)), Source(("c", "b"), (SourceRange(0, 5, 1),))
+    joined = Source.concat([first, second])
+    assert joined == Source(("a", "b", "c"), (SourceRange(1, 0, 2), SourceRange(2, 5, 1)))
+
+
+@pytest.mark.parametrize("longer_first", [False, True])
+def test_a_list_that_begins_another_stays_as_it_is(longer_first):
+    long, short = Source(FILES, (SourceRange(2, 0, 1),)), Source(FILES[:1], (SourceRange(0, 0, 1),))
+    joined = Source.concat([long, short] if longer_first else [short, long])
+    assert joined.files is FILES
+    assert sorted(pairs(joined)) == [(0, 0), (2, 0)]
+
+
+def test_a_file_that_is_listed_twice_keeps_its_numbers():
+    twice = Source(("a", "b", "a"), (SourceRange(2, 0, 1),))
+    assert Source.concat([twice, twice]).ranges == (SourceRange(2, 0, 1), SourceRange(2, 0, 1))
+    joined = Source.concat([twice, Source(("b",), (SourceRange(0, 0, 1),))])
+    assert (joined.files, joined.ranges) == (("a", "b", "a"), (SourceRange(2, 0, 1), SourceRange(1, 0, 1)))
+
+
 def test_neighbouring_ranges_are_joined():
     joined = Source.concat([Source(FILES, (SourceRange(0, 0, 3),)), Source(FILES, (SourceRange(0, 3, 2),))])
     assert joined.ranges == (SourceRange(0, 0, 5),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -66,6 +67,14 @@ def test_yaml_with_short_forms(tmp_path):
         ({"sparse": ["a"], "tables": [{"name": "a", "dim": 0}]}, "dim=0"),
         ({"sparse": ["a"], "tables": [{"name": "a", "dim": True}]}, "dim=True"),
         ({"dense": [{"name": "a", "fill": float("nan")}]}, "not finite"),
+        ({"dense": [{"name": "a", "fill": "x"}]}, "dense 'a': fill='x' is not a number"),
+        ({"dense": [{"name": "a", "fill": True}]}, "dense 'a': fill=True is not a number"),
+        ({"dense": [{"name": "a", "fill": None}]}, "dense 'a': fill=None is not a number"),
+        ({"dense": [{"name": "a", "fill": 10**400}]}, "not finite"),
+        ({"sparse": [{"name": "a", "multi_hot": "false"}]}, "sparse 'a': multi_hot='false' is not a bool"),
+        ({"sparse": [{"name": "a", "multi_hot": 1}]}, "sparse 'a': multi_hot=1 is not a bool"),
+        ({"sparse": [{"name": "a", "multi_hot": None}]}, "sparse 'a': multi_hot=None is not a bool"),
+        ({"sparse": [{"name": "a", "table": 7}]}, "sparse 'a': table=7 is not the name of a table"),
         ([], "a schema is a mapping"),
     ],
 )
@@ -84,3 +93,9 @@ def test_a_yaml_fault_names_the_file(tmp_path):
 def test_table_uid_is_pinned():
     # A changed uid would change every initial vector and saved index. By `printf C1 | b2sum -l 32`, little endian.
     assert [table_uid(name) for name in ("C1", "C26")] == [0xF9A2CAAF, 0x8E75B20D]
+
+
+def test_equal_fills_make_equal_schemas():
+    schemas = [Schema(dense=(Dense(name="a", fill=fill),)) for fill in (1, 1.0, np.float32(1))]
+    assert [type(schema.dense[0].fill) for schema in schemas] == [float] * 3
+    assert len({schema.digest for schema in schemas}) == 1

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.formats.errors import CorruptShardError
-from headrace.formats.text_blocks import TextBlock, text_blocks
-from tests.formats.criteo_text import write
+from headrace.formats.text_blocks import TextBlock, _blank_tail, text_blocks
+from tests.support.criteo_text import write
 
 NAMES = ["x.tsv", "x.gz"]
 
@@ -214,7 +214,7 @@ def test_a_position_that_is_no_line_start_is_refused(tmp_path: Path, name: str) 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, None, "1", 2**30 + 1])
 def test_sizes_are_integers_within_bounds(option: str, value: object) -> None:
     # L63
-    with pytest.raises(ValueError, match=option):
+    with pytest.raises(ValueError if type(value) is int else TypeError, match=option):
         list(text_blocks("absent", **{option: value}))  # type: ignore[arg-type]
 
 
@@ -238,3 +238,59 @@ def test_blocks_own_their_data(tmp_path: Path) -> None:
     blocks = list(text_blocks(path, block_bytes=100))
     assert len(blocks) > 10
     assert b"".join(bytes(b.data) for b in blocks) == Path(path).read_bytes()
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"\r\r\n"]), max_size=12).map(b"".join), st.integers(0, 3)
+)
+def test_the_blank_tail_is_that_of_a_look_at_each_line(text: bytes, begin: int) -> None:
+    lines = text.split(b"\n")
+    expected = len(text)
+    if not lines.pop():
+        while lines and lines[-1] in (b"", b"\r"):
+            expected -= len(lines.pop()) + 1
+    assert _blank_tail(bytearray(b"\n" * begin + text), begin, begin + len(text)) == begin + expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("change", ["longer", "cut"])
+def test_another_size_than_that_listed_is_an_error_at_once(tmp_path: Path, name: str, change: str) -> None:
+    path = write(tmp_path / name, b"1\n2\n")
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"3\n" if change == "longer" else path.read_bytes()[:-2])
+    with pytest.raises(CorruptShardError, match="changed since it was listed"):
+        next(text_blocks(str(path), file_bytes=size))
+
+
+@pytest.mark.parametrize("max_line_bytes", [3, 1 << 20])
+@pytest.mark.parametrize(
+    ("changed", "lines"),
+    [
+        (b"", [b"10"]),
+        (b"10\n20", [b"10"]),  # the part of a line is not taken for its last line
+        (b"10\n20\n30", [b"10", b"20"]),
+        (b"10\n20\n30\n40\n5", [b"10", b"20", b"30", b"40"]),
+        (b"10\n20\n30\n44444", [b"10", b"20", b"30"]),
+    ],
+)
+def test_a_change_of_size_while_reading_is_an_error_behind_the_whole_lines(
+    tmp_path: Path, max_line_bytes: int, changed: bytes, lines: list[bytes]
+) -> None:
+    path = write(tmp_path / "x", b"10\n20\n30\n40\n")
+    blocks = text_blocks(str(path), file_bytes=12, block_bytes=3, max_line_bytes=max_line_bytes)
+    found = [next(blocks)]
+    path.write_bytes(changed)
+    told = rf"changed since it was listed \(12 bytes then, {len(changed)} now\)"
+    with pytest.raises(CorruptShardError, match=told) as caught:
+        found.extend(blocks)
+    assert [line for _, _, line, _ in lines_of(found)] == lines
+    assert caught.value.rows_salvaged == len(lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_is_replaced_or_removed_while_it_is_read_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, b"1\n" * 100)
+    blocks = text_blocks(str(path), file_bytes=path.stat().st_size, block_bytes=10)
+    first = next(blocks)
+    os.replace(write(tmp_path / f"new-{name}", b"2\n" * 10), path)
+    assert b"".join(bytes(b.data) for b in [first, *blocks]) == b"1\n" * 100

@@ -1,11 +1,23 @@
-"""Small Criteo-shaped text for tests, and an independent reading of it in plain Python."""
+"""Small Criteo-shaped schemas and texts, and readings of them that share no code with the package."""
 
 from __future__ import annotations
 
+import gzip
 import random
 from pathlib import Path
+from typing import Any
+
+from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.rows import RowBlock
+from headrace.formats.schema import Dense, Label, Schema, Sparse
 
 NUM_DENSE, NUM_SPARSE = 13, 26
+
+SMALL = Schema(
+    labels=(Label(name="y"),),
+    dense=(Dense(name="d1"), Dense(name="d2")),
+    sparse=(Sparse(name="a"), Sparse(name="b")),
+)
 
 
 def random_line(rng: random.Random, *, ids: int) -> str:
@@ -33,3 +45,37 @@ def parse_line(line: str) -> tuple[float, list[int | None], list[int | None]]:
     assert len(fields) == 1 + NUM_DENSE + NUM_SPARSE
     dense = [int(v) if v else None for v in fields[1 : 1 + NUM_DENSE]]
     return float(fields[0]), dense, [int(v, 16) if v else None for v in fields[1 + NUM_DENSE :]]
+
+
+def split_rows(data: bytes) -> list[dict[str, Any]]:
+    """Independent parse of clean Criteo text with 13 dense and 26 sparse columns: one dict a row."""
+    names = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+    rows = []
+    for line in data.decode("ascii").split("\n")[:-1]:
+        fields = line.split("\t")
+        assert len(fields) == 40
+        values: list[Any] = [float(fields[0])]
+        values += [int(f) if f else None for f in fields[1:14]]
+        values += [int.from_bytes(bytes.fromhex(f), "big") if f else None for f in fields[14:]]
+        rows.append(dict(zip(names, values, strict=True)))
+    return rows
+
+
+def write(path: Path, data: bytes) -> Path:
+    """Write `data`, compressed when the name ends in .gz."""
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read_all(reader: CriteoFiles, **kwargs: Any) -> list[RowBlock]:
+    return [reader.settle(reader.decode(block)) for block in reader.raw_blocks(**kwargs)]
+
+
+def rows_of(blocks: list[RowBlock]) -> list[tuple[Any, ...]]:
+    """(file, line, values...) of each row."""
+    found = []
+    for block in blocks:
+        file, row = block.source.arrays()
+        values = block.data.to_pylist()
+        found += [(int(f), int(r), *v.values()) for f, r, v in zip(file, row, values, strict=True)]
+    return found

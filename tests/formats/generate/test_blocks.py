@@ -5,16 +5,16 @@ import time
 
 import pytest
 
-from headrace.formats.generate.blocks import TextBlock, file_ends, in_order
+from headrace.formats.generate.blocks import FormattedBlock, file_ends, in_order
 
 
-def block(number: int) -> TextBlock:
-    return TextBlock(None, None, ((number, 1, b""),))
+def block(number: int) -> FormattedBlock:
+    return FormattedBlock(None, None, ((number, 1, b""),))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_blocks_come_in_order_whatever_takes_longer(threads):
-    def make(position: int) -> TextBlock:
+    def make(position: int) -> FormattedBlock:
         time.sleep(0.002 * (position % 3))
         return block(position)
 
@@ -24,12 +24,12 @@ def test_blocks_come_in_order_whatever_takes_longer(threads):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_error_comes_in_its_place_and_nothing_hangs(threads):
-    def make(position: int) -> TextBlock:
+    def make(position: int) -> FormattedBlock:
         if position == 4:
             raise OSError(5, "no")
         return block(position)
 
-    got: list[TextBlock] = []
+    got: list[FormattedBlock] = []
     blocks = in_order(make, 1000, threads)
     got += [next(blocks) for _ in range(4)]
     with pytest.raises(OSError, match="no"):
@@ -41,7 +41,7 @@ def test_an_error_comes_in_its_place_and_nothing_hangs(threads):
 def test_few_blocks_are_ahead_of_the_reader():
     begun = []
 
-    def make(position: int) -> TextBlock:
+    def make(position: int) -> FormattedBlock:
         begun.append(position)
         return block(position)
 

@@ -210,7 +210,7 @@ def test_an_interrupted_run_leaves_no_file_and_no_manifest(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("threads", [0, 1000, True, "2"])
 def test_bad_threads_are_refused(tmp_path, threads):
-    with pytest.raises(ValueError, match="threads="):
+    with pytest.raises(ValueError if type(threads) is int else TypeError, match="threads="):
         generate("criteo-kaggle", tmp_path / "x", threads=threads, **SMALL)
     assert not (tmp_path / "x").exists()
 
@@ -232,3 +232,77 @@ def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(NotADirectoryError):
         generate("criteo-kaggle", tmp_path / "x", **SMALL)
+
+
+def files_in(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("part", ["", "eval"])
+@pytest.mark.parametrize("kind", ["other program", "unsound"])
+def test_overwriting_touches_nothing_under_a_manifest_of_others(tmp_path, part, kind):
+    generate("criteo-kaggle", tmp_path, eval_rows=10, **SMALL)
+    manifest = tmp_path / part / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["parameters"] = {"preset": "x"} if kind == "other program" else []
+    manifest.write_text(json.dumps(content))
+    before = files_in(tmp_path)
+    with pytest.raises(FileExistsError, match=r"its manifest\.json was not written by generate"):
+        generate("criteo-kaggle", tmp_path, overwrite=True, eval_rows=10, **SMALL)
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["train_1.txt", "day_0", "day_23.gz", "eval/eval_7.txt", "UserBehavior_3.csv"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_files_named_like_generated_ones_are_neither_removed_nor_mixed_in(tmp_path, name, complete):
+    """They may be the original data, or left by a run that was killed before it wrote its manifest."""
+    if complete:
+        generate("criteo-kaggle", tmp_path, eval_rows=10, **SMALL)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"mine")
+    before = files_in(tmp_path)
+    with pytest.raises(FileExistsError, match=f"'{Path(name).name}', which no manifest of generate lists"):
+        generate("criteo-kaggle", tmp_path, overwrite=True, **SMALL)
+    assert files_in(tmp_path) == before
+
+
+def test_a_run_killed_before_its_manifest_is_recognised(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.formats.generate.generate.write_manifest", killed)
+    with pytest.raises(KeyboardInterrupt):
+        generate("criteo-kaggle", tmp_path, files=2, **SMALL)
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=r"'train_0\.txt', which no manifest.*interrupted run.*remove it"):
+            generate("criteo-kaggle", tmp_path, overwrite=overwrite, **SMALL)
+
+
+def test_a_run_interrupted_behind_the_evaluation_part_says_how_to_go_on(tmp_path):
+    generate("criteo-kaggle", tmp_path, eval_rows=10, **SMALL)
+    for path in tmp_path.glob("*.*"):
+        path.unlink()
+    with pytest.raises(FileExistsError, match=r"'eval', as an interrupted run leaves it.*overwrite=True"):
+        generate("criteo-kaggle", tmp_path, eval_rows=10, **SMALL)
+    generate("criteo-kaggle", tmp_path, eval_rows=10, overwrite=True, **SMALL)
+    assert generate("criteo-kaggle", tmp_path, eval_rows=10, **SMALL).reused
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("eval_rows", [0, 10])
+def test_of_two_runs_into_one_folder_the_second_is_refused(tmp_path, monkeypatch, overwrite, eval_rows):
+    folder, refused = tmp_path / "new", []
+
+    def second(*arguments):
+        if not refused:
+            with pytest.raises(FileExistsError, match="another run is writing into this folder") as caught:
+                generate("criteo-kaggle", folder, overwrite=overwrite, seed=2, **SMALL)
+            refused.append(caught.value)
+        return format_criteo(*arguments)
+
+    format_criteo = blocks.format_criteo
+    monkeypatch.setattr(blocks, "format_criteo", second)
+    report = generate("criteo-kaggle", folder, eval_rows=eval_rows, **SMALL)
+    assert len(refused) == 1
+    assert generate("criteo-kaggle", folder, eval_rows=eval_rows, **SMALL).reused  # and the lock is gone
+    assert report.parameters["seed"] == 0

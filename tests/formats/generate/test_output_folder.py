@@ -14,6 +14,8 @@ from headrace.formats.generate.output_folder import (
 )
 from headrace.formats.manifest import Manifest, ManifestFile, write_manifest
 
+OURS = {"preset": "criteo-kaggle", "stream_version": 1}
+
 
 def listing(folder):
     return sorted(path.name for path in folder.iterdir())
@@ -89,7 +91,7 @@ def test_a_folder_is_complete_only_as_it_was_written(tmp_path):
 
 def test_clearing_removes_what_was_written_and_nothing_else(tmp_path):
     folder = tmp_path / "out"
-    fill(folder, {"seed": 1})
+    fill(folder, OURS)
     for path in (folder / "mine.txt", folder / ".c.partial", tmp_path / "outside"):
         path.touch()
     clear(folder)
@@ -105,13 +107,14 @@ def test_clearing_removes_what_was_written_and_nothing_else(tmp_path):
 
 def test_clearing_follows_no_path_out_of_the_folder(tmp_path):
     folder = tmp_path / "out"
-    fill(folder, {"seed": 1})
+    fill(folder, OURS)
     content = json.loads((folder / "manifest.json").read_text())
     content["files"]["../outside"] = content["files"]["a"]
     (folder / "manifest.json").write_text(json.dumps(content))
     (tmp_path / "outside").touch()
-    clear(folder)
-    assert listing(folder) == ["a", "b"]  # a manifest that cannot be trusted names nothing
+    with pytest.raises(FileExistsError, match="not written by generate"):
+        clear(folder)
+    assert listing(folder) == ["a", "b", "manifest.json"]  # a manifest that cannot be trusted names nothing
     assert (tmp_path / "outside").exists()
 
 
@@ -119,5 +122,5 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path):
     refuse_unless_empty(tmp_path)
     refuse_unless_empty(tmp_path / "nowhere")
     (tmp_path / ".train_0.txt.partial").touch()
-    with pytest.raises(FileExistsError, match=r"'\.train_0\.txt\.partial', left by an interrupted run.*overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"'\.train_0\.txt\.partial', as an interrupted run.*overwrite=True"):
         refuse_unless_empty(tmp_path)

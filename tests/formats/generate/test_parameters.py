@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from headrace.formats.generate.parameters import Parameters
@@ -34,6 +35,11 @@ from headrace.formats.generate.parameters import Parameters
 def test_a_bad_argument_is_named(change, error, message):
     with pytest.raises(error, match=message):
         Parameters(**{"preset": "criteo-kaggle", "rows": 10, **change})
+
+
+def test_numbers_of_numpy_are_numbers():
+    parameters = Parameters(preset="criteo-kaggle", rows=np.int64(10), seed=np.uint64(2**64 - 1))
+    assert json.loads(json.dumps(parameters.to_dict()))["seed"] == 2**64 - 1
 
 
 def test_plain_data_survives_json_and_fills_in_the_day():

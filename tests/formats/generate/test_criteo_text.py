@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.formats.generate import _format, _format_py
+from headrace.formats.generate import _format_py, criteo_text
 
-IMPLEMENTATIONS = pytest.mark.parametrize("format_criteo", [_format.format_criteo, _format_py.format_criteo])
+IMPLEMENTATIONS = pytest.mark.parametrize("format_criteo", [criteo_text.format_criteo, _format_py.format_criteo])
 INT64 = np.iinfo(np.int64)
 
 
@@ -70,7 +70,7 @@ def test_native_and_plain_agree_and_the_text_parses_back(data, rows, n_dense, n_
     dense = data.draw(npst.arrays(np.int64, (n_dense, rows)))
     ids = data.draw(npst.arrays(np.uint32, (n_sparse, rows)))
     valid = [data.draw(npst.arrays(np.bool_, a.shape)) for a in (dense, ids)]
-    text = _format.format_criteo(labels, dense, valid[0], ids, valid[1])
+    text = criteo_text.format_criteo(labels, dense, valid[0], ids, valid[1])
     assert text == _format_py.format_criteo(labels, dense, valid[0], ids, valid[1])
     lines = text.decode().split("\n")
     assert lines.pop() == ""

@@ -1,0 +1,57 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.formats import atomic_file
+from headrace.formats.atomic_file import AtomicFile, is_partial, write_atomic
+
+
+def test_a_file_appears_when_it_is_published(tmp_path: Path) -> None:
+    target = tmp_path / "día 0"
+    target.write_bytes(b"old")
+    with AtomicFile(target) as file:
+        file.write(b"new")
+        file.finish()
+        assert target.read_bytes() == b"old"
+        (partial,) = (name for name in os.listdir(tmp_path) if name != target.name)
+        assert is_partial(partial)
+        file.publish()
+    assert target.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_file_that_is_not_published_vanishes(tmp_path: Path, finished: bool) -> None:
+    with AtomicFile(tmp_path / "x") as file:
+        file.write(b"new")
+        if finished:
+            file.finish()
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_writers_of_one_name_do_not_share_a_file(tmp_path: Path) -> None:
+    with AtomicFile(tmp_path / "x") as first, AtomicFile(tmp_path / "x") as second:
+        for file, data in ((first, b"1"), (second, b"2")):
+            file.write(data)
+            file.finish()
+            file.publish()
+    assert (tmp_path / "x").read_bytes() == b"2"
+
+
+def test_file_and_folder_are_flushed_to_disk_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(atomic_file.os, "fsync", lambda fd: (done.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd)))
+    monkeypatch.setattr(atomic_file.os, "replace", lambda a, b: (done.append("replace"), replace(a, b)))
+    write_atomic(tmp_path / "x", b"data")
+    assert [is_partial(os.path.basename(done[0])), *done[1:]] == [True, "replace", str(tmp_path)]
+    assert (tmp_path / "x").stat().st_mode & 0o600 == 0o600
+
+
+def test_names_of_partial_files() -> None:
+    assert [is_partial(n) for n in (".x.partial", "x.partial", ".x", "x")] == [True, False, False, False]
