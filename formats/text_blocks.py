@@ -102,8 +102,12 @@ def text_blocks(
 class _LineCutter:
     """Cuts a stream of bytes behind line feeds.
 
-    `offset` and `line` are the position of the first byte not yielded. ``_carry`` holds the bytes read but not yielded:
-    blank lines that may turn out to be the tail of the file, then the beginning of an unfinished line.
+    `offset` and `line` are the position of the first byte not yielded. ``_carry`` holds the bytes looked at but not
+    yielded: blank lines that may turn out to be the tail of the file, then the beginning of an unfinished line.
+    ``_ahead`` holds bytes read but not looked at.
+
+    Blocks end at the last line end before a multiple of `block_bytes` in the file, wherever the reading began: who
+    resumes behind a block gets the same blocks as who reads on.
     """
 
     def __init__(
@@ -125,6 +129,8 @@ class _LineCutter:
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
         self._carry = b""
+        self._ahead = b""
+        self._edge = 0  # position up to which bytes were looked at
         self._mark_bytes = 0  # of a byte order mark that the next block covers
         self._must_end = False
         self._blank_run = False  # inside a run of blank lines too long to be taken for the tail of the file
@@ -173,15 +179,21 @@ class _LineCutter:
 
     def _fill(self) -> tuple[bytearray, int]:
         """A new buffer with the carry and what comes next; number of bytes used, less than its size at the end."""
-        # As long again as the carry at least, so that a long line costs a logarithmic number of copies.
         carried = len(self._carry)
-        buffer = bytearray(carried + max(self._block_bytes, carried, len(UTF8_BOM)))
+        start = self.offset + self._mark_bytes
+        edge = max(self._edge, start)
+        # As long again as an unfinished line, so that a long one costs a logarithmic number of copies.
+        edge = max(edge + 1, start + 2 * (edge - start) if edge - start >= self._block_bytes else 0, len(UTF8_BOM))
+        self._edge = -(-edge // self._block_bytes) * self._block_bytes
+        buffer = bytearray(self._edge - start)
         buffer[:carried] = self._carry
         return buffer, carried + self._read(memoryview(buffer)[carried:])
 
     def _read(self, target: memoryview) -> int:
         """Fill `target`; fewer bytes mean the end, or an error that is kept until the bytes before it are used."""
-        used = 0
+        used = min(len(target), len(self._ahead))
+        target[:used] = self._ahead[:used]
+        self._ahead = self._ahead[used:]
         try:
             while used < len(target) and (read := self._source.readinto(target[used:])):
                 used += read
@@ -236,8 +248,10 @@ class _LineCutter:
                 break
         if feed < 0 and self._error is not None:
             return
-        self._carry = bytes(buffer[feed + 1 : used]) if feed >= 0 else b""
+        self._carry = b""
+        self._ahead = bytes(buffer[feed + 1 : used]) + self._ahead if feed >= 0 else b""
         yield self._advance(memoryview(head), 1, seen + (feed >= 0), seen)
+        self._edge = self.offset
 
     def _advance(self, data: memoryview, lines: int, num_bytes: int, oversized_bytes: int) -> TextBlock:
         num_bytes += self._mark_bytes

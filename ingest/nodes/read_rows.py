@@ -84,6 +84,7 @@ class ReadRows(BufferedNode[RowBlock]):
         self._rows_in, self._rows_skipped, self._bytes_in = (
             0 if state is None else count_in(self.name, state, key) for key in ("rows_in", "rows_skipped", "bytes_in")
         )
+        self.reader.begin(rows_in=self._rows_in, rows_skipped=self._rows_skipped)
         self._raw = iter(self.reader.raw_blocks(position))
         self._begin_run()
 

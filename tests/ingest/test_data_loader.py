@@ -527,6 +527,40 @@ def test_a_user_transform_and_a_user_node(data, schema):
         assert sum(b.num_rows for b in loader) == ROWS
 
 
+class EvenRows(headrace.Node):
+    """The README's node: its result depends on where blocks begin."""
+
+    def _next(self):
+        block = self._pull()
+        kept = block.take(range(0, block.num_rows, 2))
+        self._skip(block.num_rows - kept.num_rows)
+        return kept
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_node_that_looks_at_whole_blocks_resumes_exactly(data, schema, tmp_path, packed, num_workers):
+    path = data
+    if packed:
+        path = tmp_path / "train.gz"
+        path.write_bytes(gzip.compress(data.read_bytes()))
+
+    def new_loader():
+        reader = headrace.CriteoFiles(path, schema, block_bytes=3000)
+        return loader_of(EvenRows(headrace.ReadRows(reader, num_workers=num_workers)), schema)
+
+    with new_loader() as loader:
+        states, rows = [], []
+        for batch in loader:
+            rows.append(batch.source.arrays()[1].tolist())
+            states.append(loader.state_dict())
+    assert len({row % 2 for part in rows for row in part}) == 2  # blocks begin at odd and at even rows
+    for k, state in enumerate(states[:-1], 1):
+        with new_loader() as resumed:
+            resumed.load_state_dict(state)
+            assert [b.source.arrays()[1].tolist() for b in resumed] == rows[k:]
+
+
 LEAK = """
     import sys
     import headrace

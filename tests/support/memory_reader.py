@@ -38,7 +38,7 @@ class MemoryReader:
     """Files given as {name: lines}; a line is a decimal integer (the column `x`) or a bad record.
 
     Blocks have at most `block_lines` lines and never span files. With `odd_first_block` the first block after a start
-    has one line, so that a resume cuts other blocks, as readers of bytes do.
+    has one line, so that a resume cuts other blocks.
     """
 
     schema = Schema(dense=(Dense(name="x"),))
@@ -59,6 +59,14 @@ class MemoryReader:
         self.rows_in = self.rows_skipped = self.bytes_in = 0
         self._lines = [tuple(lines) for lines in files.values()]
         self.digest = hashlib.blake2b(repr(self.files).encode(), digest_size=8).hexdigest()
+
+    @property
+    def may_skip(self) -> bool:
+        return self.on_bad_record != "raise"
+
+    def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
+        """A pass begins, resumed behind so many rows."""
+        self.rows_in, self.rows_skipped, self.bytes_in = rows_in, rows_skipped, 0
 
     def raw_blocks(self, start: FilePosition | None) -> Iterator[MemoryRaw]:
         first_file, line = (0, 0) if start is None else (start.file, start.line)
