@@ -1,1 +1,1 @@
-"""Nodes that read, transform, batch and shuffle rows."""
+"""Nodes that read, transform, batch, shuffle, index and plan rows."""
