@@ -53,7 +53,7 @@ def _report(result: dict[str, Any], json_path: str | None) -> None:
     if json_path == "-":
         click.echo(json.dumps(result, indent=2))
         return
-    shown = {k: v for k, v in result.items() if not isinstance(v, dict)}
+    shown = {k: v for k, v in _flat(result) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
     width = max(map(len, shown))
     for key, value in shown.items():
         text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
@@ -71,6 +71,14 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+
+def _flat(result: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """(dotted key, value) of nested results."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in result.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return rows
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -128,6 +136,56 @@ def replay(
         stats = loader.stats()
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     _report(stats, json_path)
+
+
+class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Numbers of threads, "1,2,4"."""
+
+    name = "n,n,.."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        numbers = click.IntRange(1, 256)
+        convert: Callable[..., int] = numbers.convert
+        return tuple(convert(part, param, ctx) for part in str(value).split(","))
+
+
+class _Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A whole number, also as 50e6."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not 1 <= number <= 2**40 or number != int(number):
+            self.fail(f"{value!r} is not a whole number from 1 on", param, ctx)
+        return int(number)
+
+
+@main.group("bench")
+def bench() -> None:
+    """Measure throughput, with the physical limit and the peers in the same run."""
+
+
+@bench.command("index")
+@click.option("--preset", type=click.Choice(preset_names()), default="criteo-terabyte", show_default=True)
+@click.option("--rows", type=_Count(), default=5_000_000, show_default=True, help="Rows resident in the index.")
+@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@click.option("--threads", type=_Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
+@click.option("--samples", type=_Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
+@click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@_json_option
+def bench_index_command(preset: str, json_path: str | None, **options: Any) -> None:
+    """Samples a second that the index deduplicates and looks up; without a model."""
+    from headrace.bench import bench_index
+
+    _report(bench_index(preset, **options), json_path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""`headrace bench`: throughput of the parts, each with the physical limit and the peers in the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.formats.generate.features import FeatureStream
+from headrace.formats.generate.presets import load_preset
+from headrace.formats.schema import table_uid
+from headrace.indexer.bench import Batch, measure
+from headrace.indexer.indexed import U32, IdColumn, IndexTable
+
+BLOCK_ROWS = 1 << 16
+
+
+def bench_index(
+    preset: str,
+    *,
+    rows: int,
+    batch_size: int,
+    threads: tuple[int, ...],
+    samples: int,
+    rounds: int,
+    peers: bool,
+    seed: int,
+) -> dict[str, Any]:
+    """Index a generated stream of `preset` into a table that holds its `rows` most popular ids."""
+    stream = FeatureStream(load_preset(preset, skew="default", max_cardinality=None), seed, BLOCK_ROWS, 0.0, 1 << 40)
+    names = list(stream.preset.sparse)
+    tables = [IndexTable(uid=table_uid(name), group=0) for name in names]
+    report = measure(
+        tables,
+        popular_ids(stream, rows),
+        stream_batches(stream, samples, batch_size),
+        threads=threads,
+        rounds=rounds,
+        peers=peers,
+    )
+    return {"preset": preset, "batch_size": batch_size, **report}
+
+
+def popular_ids(stream: FeatureStream, rows: int) -> list[U32]:
+    """For each column its most popular ids, as many a column (where it has them) as add up to about `rows`."""
+    cardinalities = [law.cardinality for law in stream.preset.sparse.values()]
+    low, high = 0, max(cardinalities)
+    while low < high:
+        middle = (low + high) // 2
+        if sum(min(c, middle) for c in cardinalities) < rows:
+            low = middle + 1
+        else:
+            high = middle
+    return [
+        permutation(np.arange(min(c, low), dtype=np.uint32))
+        for permutation, c in zip(stream.permutations, cardinalities, strict=True)
+    ]
+
+
+def stream_batches(stream: FeatureStream, samples: int, batch_size: int) -> list[Batch]:
+    """Batches of the first `samples` rows of a stream (whole batches)."""
+    batches: list[Batch] = []
+    for number in range(-(-samples // BLOCK_ROWS)):
+        block = stream.block(number)
+        for start in range(0, min(BLOCK_ROWS, samples - number * BLOCK_ROWS), batch_size):
+            part = block.slice(start, min(start + batch_size, block.rows))
+            masks = [None if valid.all() else ~valid for valid in part.ids_valid]
+            batches.append([IdColumn(c, part.ids[c], masks[c]) for c in range(len(part.ids))])
+    return batches
