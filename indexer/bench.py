@@ -93,7 +93,7 @@ def measure(
         indexes[number], filled[number] = filled_index(tables, residents, num_threads=number)
     unique = [_unique_hashes(indexes[threads[0]], tables, batch) for batch in batches]
     contenders: dict[str, Callable[[], None]] = {f"index_{n}": _indexer(indexes[n], batches) for n in threads}
-    contenders["limit"] = _limit(batches, unique, indexes[threads[0]].stats().capacity)
+    contenders["limit"] = _limit(batches, [len(u) for u in unique], indexes[threads[0]].stats().capacity)
     if peers:
         contenders |= _locked_maps(tables, residents, batches) | _peers(batches)
     for run in contenders.values():
@@ -150,17 +150,20 @@ def _unique_hashes(index: DIT, tables: Sequence[IndexTable], batch: Batch) -> U6
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
-def _limit(batches: Sequence[Batch], unique: Sequence[U64], capacity: int) -> Callable[[], None]:
-    """The least that an index must do: read each id and write each query id once, and read one random 16-byte entry for
-    each unique id, in a table of the same size."""
+def _limit(batches: Sequence[Batch], unique: Sequence[int], capacity: int) -> Callable[[], None]:
+    """The least that an index must do: read each id and write each query id once, and for each unique id read one entry of
+    16 bytes, prefetched, at a random place of a table of the same size. (An index that meets popular ids again reads
+    some of them from the cache.)"""
     reads = _bench.RandomReads(max(capacity, 1))
+    rng = np.random.default_rng(0)
+    places = [rng.integers(0, 1 << 64, count, np.uint64) for count in unique]
     flat = [np.concatenate([c.values.astype(np.uint32) for c in batch]) for batch in batches]
     out = np.empty(max(map(len, flat)), np.uint32)
 
     def run() -> None:
-        for ids, hashes in zip(flat, unique, strict=True):
+        for ids, at in zip(flat, places, strict=True):
             _bench.stream_pass(ids, out)
-            reads.read(hashes)
+            reads.read(at)
 
     return run
 

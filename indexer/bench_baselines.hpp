@@ -21,7 +21,10 @@ inline void stream_pass(const std::uint32_t* ids, std::size_t size, std::uint32_
 // Random 16-byte reads of a table, prefetched as far ahead as pays.
 class RandomReads {
   public:
-    explicit RandomReads(std::size_t capacity) : table_(capacity) {}
+    // Every entry is written: memory that never was is one page of zeros, and reads of it come from the cache.
+    explicit RandomReads(std::size_t capacity) : table_(capacity) {
+        for (std::size_t i = 0; i < capacity; ++i) table_[i] = {i, i};
+    }
 
     // One read for each hash; the sum of what was read, so that no read can be left out.
     std::uint64_t read(const std::uint64_t* hashes, std::size_t size) const noexcept {

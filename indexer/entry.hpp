@@ -92,7 +92,12 @@ class EntryArray {
     std::size_t next(std::size_t i) const { return ++i == capacity_ ? 0 : i; }
     // Steps forward from a to b, around the end.
     std::size_t distance(std::size_t a, std::size_t b) const { return b >= a ? b - a : b + capacity_ - a; }
-    void prefetch(std::uint64_t position) const { __builtin_prefetch(entries_ + home(position)); }
+    // The line of the home and the next one, if a short run of occupied entries reaches into it.
+    void prefetch(std::uint64_t position) const {
+        const Entry* const entry = entries_ + home(position);
+        __builtin_prefetch(entry);
+        __builtin_prefetch(entry + 3);
+    }
 
   private:
     static constexpr std::size_t kHugePage = std::size_t{2} << 20;
