@@ -151,9 +151,9 @@ def _unique_hashes(index: DIT, tables: Sequence[IndexTable], batch: Batch) -> U6
 
 
 def _limit(batches: Sequence[Batch], unique: Sequence[int], capacity: int) -> Callable[[], None]:
-    """The least that an index must do: read each id and write each query id once, and for each unique id read one entry of
-    16 bytes, prefetched, at a random place of a table of the same size. (An index that meets popular ids again reads
-    some of them from the cache.)"""
+    """The least that an index must do: read each id and write each query id once, and for each unique id read one entry
+    of 16 bytes, prefetched, at a random place of a table of the same size. (An index that meets popular ids again finds
+    some of them in the cache.)"""
     reads = _bench.RandomReads(max(capacity, 1))
     rng = np.random.default_rng(0)
     places = [rng.integers(0, 1 << 64, count, np.uint64) for count in unique]
