@@ -1,0 +1,193 @@
+"""The DataLoader's state: what was handed out, continued anywhere, and what is undone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+import headrace
+from tests.support.batches import digest
+from tests.support.criteo_text import write_lines
+from tests.support.loaders import PLACES, ROWS, index_of, loader_of, run_python
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_state_after_every_k_continues_with_the_same_rows(data, schema, shuffle):  # L19-L34, P51
+    options = {"shuffle": shuffle, "shuffle_window_rows": 64, "num_workers": 2}
+    with loader_of(data, schema, **options) as loader:
+        states, snapshots, whole = [json.dumps(loader.state_dict())], [loader.index.snapshot()], []
+        for batch in loader:
+            whole.append(digest(batch, without=PLACES))
+            states.append(json.dumps(loader.state_dict()))
+            snapshots.append(loader.index.snapshot())
+        following = [digest(b, without=PLACES) for b in loader]
+    for k, (state, snapshot) in enumerate(zip(states, snapshots, strict=True)):
+        with loader_of(data, schema, **options) as resumed:
+            resumed.index.restore(snapshot)
+            resumed.load_state_dict(json.loads(state))
+            assert resumed.state_dict() == json.loads(state)
+            rest = [digest(b, without=PLACES) for b in resumed]
+            if k < len(whole):
+                assert rest == whole[k:]
+                rest = [digest(b, without=PLACES) for b in resumed]
+            assert rest == following  # the epoch after it is whole; so is the one behind a state of the very end
+
+
+RESUME = """
+    import json, sys
+    import headrace
+    from tests.support.batches import digest
+
+    data, folder = sys.argv[1:]
+    schema = headrace.criteo_schema(dim=4)
+    for k in range(18):
+        state = json.load(open(f"{folder}/{k}.json"))
+        with headrace.DataLoader(data, 10, schema=schema, window=3, capacity=4000, timeout=60) as loader:
+            loader.index.read_snapshot(f"{folder}/{k}.arrow")
+            loader.load_state_dict(state)
+            print(json.dumps([digest(b, without=frozenset({"slots"})) for b in loader]))
+"""
+
+
+def test_state_is_restored_in_a_fresh_process(data, schema, tmp_path, repository):
+    whole = []
+    with loader_of(data, schema) as loader:
+
+        def save(k):
+            (tmp_path / f"{k}.json").write_text(json.dumps(loader.state_dict()))
+            loader.index.write_snapshot(tmp_path / f"{k}.arrow")
+
+        save(0)
+        for k, batch in enumerate(loader, 1):
+            whole.append(digest(batch, without=PLACES))
+            save(k)
+        save(17)  # behind the end of the epoch
+    printed = run_python(RESUME, repository, str(data), str(tmp_path)).splitlines()
+    assert [json.loads(line) for line in printed] == [whole[k:] or whole for k in range(18)]
+
+
+def test_a_resume_of_a_resume(data, schema):  # L22
+    with loader_of(data, schema) as loader:
+        whole = [digest(b, without=PLACES | {"locations"}) for b in loader]
+    state, got = None, []
+    while len(got) < len(whole):
+        with loader_of(data, schema) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            for _, batch in zip(range(3), loader, strict=False):
+                got.append(digest(batch, without=PLACES | {"locations"}))
+            state = loader.state_dict()
+    assert got == whole
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5, 15])
+def test_break_leaves_the_index_as_if_the_rest_had_never_been_read(data, schema, taken):  # L30, L51
+    with loader_of(data, schema) as loader:
+        for _, _batch in zip(range(taken), loader, strict=False):
+            pass
+        broken = index_of(loader)
+        first = [digest(b, without=PLACES) for b in loader]  # a new epoch is not a resume
+        after = index_of(loader)
+    with loader_of(data, schema) as fresh:
+        for count, _batch in enumerate(fresh, 1):
+            if count == taken:
+                break
+        expected = index_of(fresh) if taken else {k: [] for k in broken}
+        expected_first = [digest(b, without=PLACES) for b in fresh]
+    assert broken == expected
+    assert first == expected_first
+    assert len(first) == 16
+    assert after == index_of(fresh)
+
+
+def test_states_of_other_loaders_are_refused(data, schema):
+    with loader_of(data, schema) as loader:
+        state = loader.state_dict()
+        for wrong, message in (
+            ({}, "'version' is missing"),
+            ({**state, "version": 99}, "version 99"),
+            ({**state, "schema": "x"}, "another schema"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                loader.load_state_dict(wrong)
+
+
+def test_counts_add_up_over_epochs_and_after_a_resume(data, schema):
+    with loader_of(data, schema) as loader:
+        list(loader)
+        list(loader)
+        assert (loader.stats()["rows"], loader.stats()["rows_in"]) == (2 * ROWS, 2 * ROWS)
+        for _, _batch in zip(range(4), loader, strict=False):
+            state = loader.state_dict()
+    with loader_of(data, schema) as resumed:
+        resumed.load_state_dict(state)
+        rest = sum(b.num_rows for b in resumed)
+        assert rest == ROWS - 40
+        assert resumed.stats()["rows"] == rest
+        assert resumed.stats()["rows_in"] >= rest  # its first block is read again
+
+
+def test_a_refused_state_is_refused_again(data, schema, tmp_path):
+    write_lines(tmp_path / "other.txt", 30)
+    with loader_of(tmp_path / "other.txt", schema) as other:
+        next(iter(other))
+        state = other.state_dict()
+    with loader_of(data, schema) as loader:
+        loader.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="other files"):
+                iter(loader)
+        for wrong in (None, {**state, "epoch": "x"}, {**state, "batches": True}, {**state, "pipeline": 3}):
+            with pytest.raises(ValueError, match="state of a DataLoader"):
+                loader.load_state_dict(wrong)
+
+
+def test_a_chosen_epoch_is_in_the_state(data, schema):
+    with loader_of(data, schema) as loader:
+        list(loader)
+        loader.set_epoch(9)
+        assert loader.state_dict()["epoch"] == 9
+        state = loader.state_dict()
+    with loader_of(data, schema) as loader:
+        loader.load_state_dict(state)
+        assert sum(b.num_rows for b in loader) == ROWS
+        assert loader.epoch == 10
+        loader.load_state_dict(state)
+        with pytest.raises(RuntimeError, match="state says"):
+            loader.set_epoch(3)
+
+
+class EvenRows(headrace.Node):
+    """The README's node: its result depends on where blocks begin."""
+
+    def _next(self):
+        block = self._pull()
+        kept = block.take(range(0, block.num_rows, 2))
+        self._skip(block.num_rows - kept.num_rows)
+        return kept
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_node_that_looks_at_whole_blocks_resumes_exactly(data, schema, tmp_path, packed, num_workers):
+    path = data
+    if packed:
+        path = tmp_path / "train.gz"
+        path.write_bytes(gzip.compress(data.read_bytes()))
+
+    def new_loader():
+        reader = headrace.CriteoFiles(path, schema, block_bytes=3000)
+        return loader_of(EvenRows(headrace.ReadRows(reader, num_workers=num_workers)), schema)
+
+    with new_loader() as loader:
+        states, rows = [], []
+        for batch in loader:
+            rows.append(batch.source.arrays()[1].tolist())
+            states.append(loader.state_dict())
+    assert len({row % 2 for part in rows for row in part}) == 2  # blocks begin at odd and at even rows
+    for k, state in enumerate(states[:-1], 1):
+        with new_loader() as resumed:
+            resumed.load_state_dict(state)
+            assert [b.source.arrays()[1].tolist() for b in resumed] == rows[k:]
