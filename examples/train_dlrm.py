@@ -110,6 +110,8 @@ class Trainer:
         for batch in self.loader:
             if self.loader.epoch >= self.options.epochs:
                 break
+            if not rows:
+                bar.set_description(f"epoch {self.loader.epoch}")
             loss_sum += self.train_step(batch) * batch.num_rows
             rows += batch.num_rows
             bar.update(batch.num_rows)
@@ -267,6 +269,8 @@ def main() -> None:
         if options.resume:
             trainer.resume()
         trainer.run()
+        if not trainer.epochs:
+            sys.exit(f"nothing left to train: the saved run has done its {options.epochs} epochs")
         report = trainer.report(time.perf_counter() - begin)
     path = options.out / "report.json"
     path.write_text(json.dumps(report, indent=2) + "\n")

@@ -107,7 +107,8 @@ class _LineCutter:
     ``_ahead`` holds bytes read but not looked at.
 
     Blocks end at the last line end before a multiple of `block_bytes` in the file, wherever the reading began: who
-    resumes behind a block gets the same blocks as who reads on.
+    resumes behind a block gets the same blocks as who reads on, as long as lines and runs of blank lines are shorter
+    than `block_bytes` (of longer ones only the lines, not their grouping, are sure to be the same).
     """
 
     def __init__(
@@ -181,10 +182,11 @@ class _LineCutter:
         """A new buffer with the carry and what comes next; number of bytes used, less than its size at the end."""
         carried = len(self._carry)
         start = self.offset + self._mark_bytes
-        edge = max(self._edge, start)
-        # As long again as an unfinished line, so that a long one costs a logarithmic number of copies.
-        edge = max(edge + 1, start + 2 * (edge - start) if edge - start >= self._block_bytes else 0, len(UTF8_BOM))
-        self._edge = -(-edge // self._block_bytes) * self._block_bytes
+        size = self._block_bytes
+        edge = max((start // size + 1) * size, -(-len(UTF8_BOM) // size) * size)
+        while edge <= self._edge:  # as long again as an unfinished line: a long one costs a logarithm of copies
+            edge = -(-(start + 2 * (edge - start)) // size) * size if edge - start >= size else edge + size
+        self._edge = edge
         buffer = bytearray(self._edge - start)
         buffer[:carried] = self._carry
         return buffer, carried + self._read(memoryview(buffer)[carried:])

@@ -150,8 +150,9 @@ class DataLoader:
         self._running_epoch = 0
         self._batches = 0  # of the running epoch
         self._started = False
-        self._active: _Epoch | None = None
+        self._active: _Run | None = None
         self._loaded: dict[str, Any] | None = None
+        self._resuming: dict[str, Any] | None = None  # the loaded state, until a batch behind it was handed out
         self._stats = LoaderStats()
         self._closed = False
 
@@ -190,12 +191,14 @@ class DataLoader:
             self._begin(loaded["epoch"], loaded["pipeline"])
             self._batches = loaded["batches"]
         self._loaded = None  # only now: a state that was refused is refused again
-        epoch = _Epoch(self, resumed=loaded is not None and loaded["pipeline"] is not None)
+        self._resuming = loaded if loaded is not None and loaded["pipeline"] is not None else None
+        run = _Run()
         with self._lock:
-            self._active = epoch
-        return epoch
+            self._active = run
+        return _Epoch(self, run)
 
     def _begin(self, epoch: int, pipeline: dict[str, Any] | None) -> None:
+        self._stats.end_epoch()  # before the reset sets the counters back
         if self._shuffle is not None:
             self._shuffle.set_epoch(epoch)
         self._root.reset(pipeline)
@@ -250,21 +253,25 @@ class DataLoader:
         with self._lock:
             active, self._active = self._active, None
         if active is not None:
-            active.end(why)
+            active.ended = why
             self._root.close()  # the next reset opens it again
 
-    def _next(self, epoch: _Epoch, resumed: bool) -> Batch:
+    def _next(self, run: _Run) -> Batch:
         begin = time.perf_counter()
+        resuming, self._resuming = self._resuming, None
         try:
             batch = next(self._root)
         except StopIteration:
-            if resumed:  # the state was saved at the very end of an epoch
+            if resuming is not None:  # the state was saved at the very end of an epoch
                 self._begin(self._running_epoch + 1, None)
-                return self._next(epoch, False)
+                return self._next(run)
             self._stats.end_epoch()
             with self._lock:
-                if self._active is epoch:
+                if self._active is run:
                     self._active = None
+            raise
+        except Exception:
+            self._loaded = resuming or self._loaded  # a state that turns out wrong only now is not forgotten either
             raise
         self._batches += 1
         self._stats.add(batch, wait_s=time.perf_counter() - begin)
@@ -296,7 +303,7 @@ class DataLoader:
         with self._lock:
             active, self._active = self._active, None
         if active is not None:
-            active.end("the loader was closed")
+            active.ended = "the loader was closed"
         self._root.close()
 
     shutdown = close
@@ -308,26 +315,28 @@ class DataLoader:
         self.close()
 
 
+class _Run:
+    """What a loader and its iterator share, so that neither keeps the other alive in a cycle: `ended` says why."""
+
+    def __init__(self) -> None:
+        self.ended: str | None = None
+
+
 class _Epoch(Iterator[Batch]):
     """One pass over the loader."""
 
-    def __init__(self, loader: DataLoader, *, resumed: bool) -> None:
+    def __init__(self, loader: DataLoader, run: _Run) -> None:
         self._loader = loader
-        self._resumed = resumed
+        self._run = run
         self._exhausted = False
-        self._ended: str | None = None
-
-    def end(self, why: str) -> None:
-        self._ended = why
 
     def __next__(self) -> Batch:
         if self._exhausted:
             raise StopIteration
-        if self._ended is not None:
-            raise RuntimeError(self._ended)
-        resumed, self._resumed = self._resumed, False
+        if self._run.ended is not None:
+            raise RuntimeError(self._run.ended)
         try:
-            return self._loader._next(self, resumed)
+            return self._loader._next(self._run)
         except StopIteration:
             self._exhausted = True
             raise

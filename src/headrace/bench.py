@@ -44,6 +44,8 @@ def bench_index(
 def popular_ids(stream: FeatureStream, rows: int) -> list[U32]:
     """For each column its most popular ids, as many a column (where it has them) as add up to about `rows`."""
     cardinalities = [law.cardinality for law in stream.preset.sparse.values()]
+    if rows > sum(cardinalities):
+        raise ValueError(f"rows={rows:,}, but the preset has only {sum(cardinalities):,} ids")
     low, high = 0, max(cardinalities)
     while low < high:
         middle = (low + high) // 2

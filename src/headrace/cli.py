@@ -43,6 +43,8 @@ def _json_option(command: _F) -> _F:
 
 def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """Refuse at once, not after an hour of work, what cannot be written."""
+    if path is not None and os.path.isdir(path):
+        raise click.BadParameter(f"{path!r} is a folder", ctx, param)
     if path not in (None, "-") and not os.path.isdir(os.path.dirname(os.path.abspath(str(path)))):
         raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(str(path)))!r}", ctx, param)
     return path

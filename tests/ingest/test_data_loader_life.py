@@ -127,3 +127,12 @@ def test_ctrl_c_ends_with_one_traceback(data, repository):  # L48
     assert done.returncode != 0
     assert done.stderr.count("Traceback") == 1, done.stderr
     assert "\nKeyboardInterrupt\n" in done.stderr
+
+
+def test_an_abandoned_loader_frees_its_index_at_once(data, schema):
+    loader = loader_of(data, schema)
+    for _batch in loader:
+        break
+    loader = loader_of(data, schema, index=loader.index)  # the first one is gone, with its iterator
+    with loader:
+        assert sum(b.num_rows for b in loader) == ROWS

@@ -10,7 +10,7 @@ import pytest
 import headrace
 from tests.support.batches import digest
 from tests.support.criteo_text import write_lines
-from tests.support.loaders import PLACES, ROWS, index_of, loader_of, run_python
+from tests.support.loaders import BATCH, PLACES, ROWS, index_of, loader_of, run_python
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -127,6 +127,38 @@ def test_counts_add_up_over_epochs_and_after_a_resume(data, schema):
         assert rest == ROWS - 40
         assert resumed.stats()["rows"] == rest
         assert resumed.stats()["rows_in"] >= rest  # its first block is read again
+
+
+def test_counts_of_epochs_that_were_broken_off(data, schema):
+    with loader_of(data, schema) as loader:
+        for _batch in loader:
+            break
+        list(loader)
+        assert loader.stats()["rows"] == BATCH + ROWS
+        assert loader.stats()["rows_in"] == 2 * ROWS  # the whole block was read for the first batch
+        for _, _batch in zip(range(3), loader, strict=False):
+            state = loader.state_dict()
+    with loader_of(data, schema) as resumed:
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        list(resumed)
+        assert resumed.stats()["rows_in"] >= resumed.stats()["rows"] == BATCH + ROWS
+        assert resumed.stats()["rows_skipped"] == 0
+
+
+def test_a_state_that_turns_out_wrong_at_the_first_batch_is_not_forgotten(data, schema):
+    with loader_of(data, schema) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    node = state["pipeline"]
+    while "used_rows" not in node:
+        node = node["source"]
+    node["used_rows"] = 10_000
+    with loader_of(data, schema) as loader:
+        loader.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="ended"):
+                next(iter(loader))
 
 
 def test_a_refused_state_is_refused_again(data, schema, tmp_path):
