@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable
+
+GONE_WITHIN_S = 1.0
+"""How long a claim waits for a writer that may just be going: a dropped loader's thread ends in its own time."""
 
 
 class WriterClaim:
@@ -12,28 +16,41 @@ class WriterClaim:
 
     def __init__(self) -> None:
         # Re-entrant: the collector may end a loader, which releases, while this thread is in here.
-        self._lock = threading.RLock()
+        self._changed = threading.Condition(threading.RLock())
         self._writer: weakref.ref[object] | None = None
 
     def claim(self, owner: object, open_tickets: Callable[[], int]) -> None:
         """Make `owner` the writer. RuntimeError while another one is alive and tickets are open."""
-        reference = weakref.ref(owner)
-        with self._lock:
-            tickets = open_tickets()
-            writer = self._current()
-            if writer is not None and writer is not owner and tickets:
-                raise RuntimeError("another loader reads ahead into this index: finish its epoch or close() it first")
+        reference = weakref.ref(owner, self._gone)
+        deadline = time.monotonic() + GONE_WITHIN_S
+        with self._changed:
+            while open_tickets() and self._is_taken(owner):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise RuntimeError(
+                        "another loader reads ahead into this index: finish its epoch or close() it first"
+                    )
+                self._changed.wait(left)
             self._writer = reference
 
     def release(self, owner: object) -> None:
         """`owner` writes no longer; nothing if it is not the writer."""
-        with self._lock:
+        with self._changed:
             if self._current() is owner:
                 self._writer = None
+                self._changed.notify_all()
 
     def holds(self, owner: object) -> bool:
-        with self._lock:
+        with self._changed:
             return self._current() is owner
+
+    def _is_taken(self, owner: object) -> bool:
+        """Whether another writer is alive; no reference to it outlives the call."""
+        return self._current() not in (None, owner)
+
+    def _gone(self, reference: weakref.ref[object]) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _current(self) -> object | None:
         return None if self._writer is None else self._writer()

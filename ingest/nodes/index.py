@@ -48,6 +48,7 @@ class Index(Node[IndexedRows]):
         self._undo()
         if self.insert:
             self.index.claim_writer(self)
+            self.index.undo_after(None)  # what a loader read ahead that was dropped without close()
         self._reset_source(state)
 
     def _close(self) -> None:
