@@ -22,7 +22,7 @@ inline void stream_pass(const std::uint32_t* ids, std::size_t size, std::uint32_
 class RandomReads {
   public:
     // Every entry is written: memory that never was is one page of zeros, and reads of it come from the cache.
-    explicit RandomReads(std::size_t capacity) : table_(capacity) {
+    explicit RandomReads(std::size_t capacity) : table_(capacity, arena_) {
         for (std::size_t i = 0; i < capacity; ++i) table_[i] = {i, i};
     }
 
@@ -30,9 +30,9 @@ class RandomReads {
     std::uint64_t read(const std::uint64_t* hashes, std::size_t size) const noexcept {
         std::uint64_t sum = 0;
         for (std::size_t i = 0; i < size; ++i) {
-            if (i + kAhead < size) table_.prefetch(hashes[i + kAhead]);
-            const Entry& entry = table_[table_.home(hashes[i])];
-            sum += entry.id ^ entry.word;
+            if (i + kAhead < size) __builtin_prefetch(&table_[home(hashes[i + kAhead])]);
+            const Entry& entry = table_[home(hashes[i])];
+            sum += entry.order ^ entry.word;
         }
         return sum;
     }
@@ -41,6 +41,8 @@ class RandomReads {
 
   private:
     static constexpr std::size_t kAhead = 32;
+    std::size_t home(std::uint64_t hash) const noexcept { return probe_home(hash, table_.size()); }
+    PageArena arena_;
     EntryArray table_;
 };
 
