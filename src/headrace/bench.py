@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.formats.criteo import criteo_schema
+from headrace.formats.criteo_lines import LineLayout, parse_lines
 from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.generate.criteo_text import format_criteo
 from headrace.formats.generate.features import FeatureBlock, FeatureStream
 from headrace.formats.generate.presets import load_preset
 from headrace.formats.rows import RowBlock
@@ -17,6 +19,8 @@ from headrace.formats.schema import table_uid
 from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.bench import measure
 from headrace.indexer.bench_contenders import Batch, Residents
+from headrace.indexer.bench_exchange import end_all, open_world
+from headrace.indexer.bench_ranks import ORDERS, measure_ranks
 from headrace.indexer.indexed import U32, IdColumn, IndexTable
 
 BLOCK_ROWS = 1 << 16
@@ -56,6 +60,65 @@ def bench_index(
     report = measure(tables, residents, batches, threads=threads, rounds=rounds, peers=peers, insert_share=insert_share)
     source = {"preset": preset} if data is None else {"data": data}
     return {**source, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0)), **report}
+
+
+def bench_ranks(
+    preset: str,
+    *,
+    rows: int | None,
+    batch_size: int,
+    num_threads: int,
+    samples: int,
+    rounds: int,
+    seed: int,
+    orders: Sequence[str] = tuple(ORDERS),
+    request_threads: int = 1,
+    parser: bool = False,
+    timeout_s: float = 60.0,
+) -> dict[str, Any] | None:
+    """The index over the ranks that an MPI launcher has started; the report on rank 0, None on the others.
+
+    `rows` are those of all ranks together, `samples` those of each, over its `request_threads` streams. All ranks draw
+    from one stream of `preset`, so that they share ids, but different blocks. An error on one rank ends them all.
+    """
+    comm = open_world()
+    try:
+        stream = preset_stream(preset, seed)
+        share = max(1, samples // request_threads)
+        blocks = -(-share // BLOCK_ROWS)
+        first = comm.Get_rank() * request_threads
+        report = measure_ranks(
+            [IndexTable(uid=table_uid(name), group=0) for name in stream.preset.sparse],
+            popular_ids(stream, DEFAULT_ROWS if rows is None else rows),
+            [
+                stream_batches(stream, share, batch_size, first_block=(first + s) * blocks)
+                for s in range(request_threads)
+            ],
+            comm=comm,
+            orders=orders,
+            rounds=rounds,
+            num_threads=num_threads,
+            timeout_s=timeout_s,
+            beside=text_decoder(seed) if parser else None,
+        )
+    except BaseException as error:
+        if comm.Get_size() > 1:
+            end_all(comm, error)
+        raise
+    head = {"preset": preset, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0))}
+    return {**head, **report} if comm.Get_rank() == 0 else None
+
+
+def text_decoder(seed: int, rows: int = 4096) -> Callable[[], int]:
+    """Decodes the same `rows` generated lines of Criteo text at each call, and gives their number."""
+    part = preset_stream("criteo-kaggle", seed).block(0).slice(0, rows)
+    text = format_criteo(None, part.dense, part.dense_valid, part.ids, part.ids_valid)
+    layout = LineLayout.from_schema(criteo_schema(labels=False))
+
+    def decode() -> int:
+        return parse_lines(text, layout, lines=rows).rows
+
+    return decode
 
 
 def preset_stream(preset: str, seed: int) -> FeatureStream:

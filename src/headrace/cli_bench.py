@@ -10,6 +10,8 @@ import click
 
 from headrace.cli_report import json_option, write_report
 from headrace.formats.generate.presets import preset_names
+from headrace.indexer.bench_exchange import launched_ranks
+from headrace.indexer.bench_ranks import ORDERS
 
 
 class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -80,14 +82,56 @@ def bench() -> None:
 )
 @click.option("--plot", metavar="FILE", callback=_plot_file, help="Draw throughput against threads (PNG, SVG, PDF).")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--ranks/--no-ranks",
+    default=None,
+    help="Measure the index spread over the ranks of an MPI launcher.  [default: when it has started several]",
+)
+@click.option("--ring/--no-ring", default=None, help="Ranks: visit peers around the ring, or from rank 0 up, not both.")
+@click.option("--request-threads", type=click.IntRange(1, 256), default=1, help="Ranks: request streams of each rank.")
+@click.option("--parser", is_flag=True, help="Ranks: decode Criteo text beside, in a thread.")
+@click.option("--timeout-s", type=click.FloatRange(0.1, 3600), default=60.0, help="Ranks: longest wait for a peer.")
 @json_option
-def bench_index_command(preset: str, json_path: str | None, plot: str | None, **options: Any) -> None:
-    """Samples a second that the index deduplicates and looks up; without a model."""
-    from headrace.bench import bench_index
+def bench_index_command(
+    preset: str,
+    json_path: str | None,
+    plot: str | None,
+    ranks: bool | None,
+    ring: bool | None,
+    request_threads: int,
+    parser: bool,
+    timeout_s: float,
+    **options: Any,
+) -> None:
+    """Samples a second that the index deduplicates and looks up; without a model.
 
+    Under `mpirun -n N` the index is spread over N ranks, and every unique key is asked of its owner.
+    """
+    from headrace.bench import bench_index, bench_ranks
+
+    if ranks or (ranks is None and launched_ranks() > 1):
+        spread = bench_ranks(
+            preset,
+            **_of_ranks(options, plot),
+            orders=tuple(ORDERS) if ring is None else ("ring" if ring else "no_ring",),
+            request_threads=request_threads,
+            parser=parser,
+            timeout_s=timeout_s,
+        )
+        if spread is not None:
+            write_report(spread, json_path)
+        return
     report = bench_index(preset, **options)
     write_report(report, json_path)
     if plot is not None:
         from headrace.bench_plot import plot_threads
 
         plot_threads(report, plot)
+
+
+def _of_ranks(options: dict[str, Any], plot: str | None) -> dict[str, Any]:
+    """The options that hold for ranks; the others are refused, where they were given."""
+    if options["data"] or options["insert_share"] or plot or len(options["threads"]) > 1:
+        raise click.UsageError("--data, --insert-share, --plot and several --threads are for one process: --no-ranks")
+    kept = {name: options[name] for name in ("rows", "batch_size", "samples", "rounds", "seed")}
+    return {**kept, "num_threads": options["threads"][0]}

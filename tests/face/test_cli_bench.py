@@ -110,6 +110,7 @@ def test_a_dataset_is_measured_and_its_rows_are_what_it_brings(files):
         (["--threads", "0"], "threads"),
         (["--rows", "1.5"], "whole number"),
         (["--preset", "criteo-kaggle", "--rows", "1e12"], "preset has only"),
+        (["--ranks", "--insert-share", "1"], "for one process"),
     ],
 )
 def test_bad_options_end_in_one_line(arguments, message):
