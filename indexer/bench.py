@@ -54,7 +54,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """What every contender does: `warm` once, then each of `rounds`; all have the same samples and unique ids."""
 
     warm: Sequence[Batch]
@@ -91,21 +91,21 @@ def measure(
         first = stack.enter_context(closing(IndexContender(tables, residents, num_threads=threads[0])))
         first.prepare(batches)()
         unique = [_num_unique(first.index, batch) for batch in batches]
-        work = _Work(batches, _rounds(first.index, batches, rounds, insert_share))
+        work = Work(batches, _rounds(first.index, batches, rounds, insert_share))
         limit = partial(LimitContender, unique, first.index.stats().capacity)
         report = _head(first, batches, unique, insert_share, one_at_a_time)
         seconds: Seconds = {}
         if one_at_a_time:
-            seconds |= _timed(work, {f"index_{threads[0]}": first})
+            seconds |= timed(work, {f"index_{threads[0]}": first})
             stack.close()
             for n in threads[1:]:
                 with closing(IndexContender(tables, residents, num_threads=n)) as index:
-                    seconds |= _timed(work, {f"index_{n}": index})
+                    seconds |= timed(work, {f"index_{n}": index})
             with closing(limit()) as limited:
-                seconds |= _timed(work, {"limit": limited})
+                seconds |= timed(work, {"limit": limited})
             for baselines in _baselines(tables, residents, threads) if peers else ():
                 with ExitStack() as one:
-                    seconds |= _timed(work, baselines(one))
+                    seconds |= timed(work, baselines(one))
         else:
             contenders: dict[str, Contender] = {f"index_{threads[0]}": first}
             for n in threads[1:]:
@@ -115,7 +115,7 @@ def measure(
             contenders["limit"] = limited
             for baselines in _baselines(tables, residents, threads) if peers else ():
                 contenders |= baselines(stack)
-            seconds = _timed(work, contenders)
+            seconds = timed(work, contenders)
     report |= _rates(seconds, report["samples"], report["ids_per_sample"], threads)
     report["limit_parts"] = {
         "stream_ms_per_batch": median(limited.stream_s[1:]) / len(batches) * 1e3,
@@ -171,7 +171,7 @@ def _baselines(
     return [locked_maps, *(partial(peer, name) for name in installed_peers())]
 
 
-def _timed(work: _Work, contenders: dict[str, Contender]) -> Seconds:
+def timed(work: Work, contenders: dict[str, Contender]) -> Seconds:
     """Seconds of each contender in each round, taken in turn."""
     for contender in contenders.values():
         contender.prepare(work.warm)()  # memory is mapped, the ids of the batches are there
