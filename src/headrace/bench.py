@@ -19,7 +19,7 @@ from headrace.formats.schema import table_uid
 from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.bench import measure
 from headrace.indexer.bench_contenders import Batch, Residents
-from headrace.indexer.bench_exchange import end_all, open_world
+from headrace.indexer.bench_exchange import end_all
 from headrace.indexer.bench_ranks import ORDERS, measure_ranks
 from headrace.indexer.indexed import U32, IdColumn, IndexTable
 
@@ -63,6 +63,7 @@ def bench_index(
 
 
 def bench_ranks(
+    comm: Any,
     preset: str,
     *,
     rows: int | None,
@@ -76,12 +77,11 @@ def bench_ranks(
     parser: bool = False,
     timeout_s: float = 60.0,
 ) -> dict[str, Any] | None:
-    """The index over the ranks that an MPI launcher has started; the report on rank 0, None on the others.
+    """The index over the ranks of `comm` (see `open_world`); the report on rank 0, None on the others.
 
     `rows` are those of all ranks together, `samples` those of each, over its `request_threads` streams. All ranks draw
     from one stream of `preset`, so that they share ids, but different blocks. An error on one rank ends them all.
     """
-    comm = open_world()
     try:
         stream = preset_stream(preset, seed)
         share = max(1, samples // request_threads)

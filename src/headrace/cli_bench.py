@@ -10,7 +10,7 @@ import click
 
 from headrace.cli_report import json_option, write_report
 from headrace.formats.generate.presets import preset_names
-from headrace.indexer.bench_exchange import launched_ranks
+from headrace.indexer.bench_exchange import launched_ranks, open_world
 from headrace.indexer.bench_ranks import ORDERS
 
 
@@ -110,9 +110,15 @@ def bench_index_command(
     from headrace.bench import bench_index, bench_ranks
 
     if ranks or (ranks is None and launched_ranks() > 1):
+        ranks_options = _of_ranks(options, plot)
+        try:
+            comm = open_world()
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
         spread = bench_ranks(
+            comm,
             preset,
-            **_of_ranks(options, plot),
+            **ranks_options,
             orders=tuple(ORDERS) if ring is None else ("ring" if ring else "no_ring",),
             request_threads=request_threads,
             parser=parser,

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from headrace.cli import main
 from headrace.indexer._dit import mix64
-from headrace.indexer.bench_exchange import KEY, check_count, launched_ranks, turns
+from headrace.indexer.bench_exchange import KEY, check_count, launched_ranks, open_world, turns
 from headrace.indexer.bench_ranks import Owner, owners_of
 from headrace.indexer.indexed import IndexTable, unpack_location
 
@@ -77,6 +80,22 @@ def test_the_launcher_is_found_by_its_environment(monkeypatch):
     assert launched_ranks() == 4
 
 
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (None, r"need mpi4py .*pip install 'headrace\[mpi\]'"),
+        (SimpleNamespace(MPI=SimpleNamespace(Query_thread=lambda: 1, THREAD_MULTIPLE=3)), "no MPI_THREAD_MULTIPLE"),
+    ],
+)
+def test_an_mpi_that_is_not_there_or_not_for_threads_is_refused(monkeypatch, module, message):
+    monkeypatch.setitem(sys.modules, "mpi4py", module)
+    with pytest.raises(RuntimeError, match=message):
+        open_world()
+    result = CliRunner().invoke(main, ["bench", "index", "--ranks"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+
+
 def mpirun(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
     launcher = Path(sys.executable).parent / "mpirun"
     if find_spec("mpi4py") is None or not launcher.exists():
@@ -84,7 +103,7 @@ def mpirun(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
     arguments = [str(launcher), "-n", str(ranks), sys.executable, *command]
     folders = [entry for entry in sys.path if entry.endswith("src")] + [os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=100, env=environment, check=False)
 
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "support" / "ranks_program.py")
