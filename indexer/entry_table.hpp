@@ -70,8 +70,8 @@ class EntryTable {
     // No further put() before a grow().
     bool full() const { return rows_ >= capacity_ / 10 * 9 || entries_[end_].occupied(); }
 
-    // Time to grow, when there is time for it: 0.82.
-    bool crowded() const { return rows_ > capacity_ / 50 * 41; }
+    // Time to grow, when there is time for it.
+    bool crowded() const { return rows_ > comfortable(capacity_); }
 
     // A new entry at the slot that find() has set; not when full().
     void put(std::size_t slot, const Entry& entry) noexcept {
@@ -99,13 +99,13 @@ class EntryTable {
         --rows_;
     }
 
-    // By 1.35. May throw bad_alloc, and then changes nothing.
+    // By 1.3. May throw bad_alloc, and then changes nothing.
     void grow() { resize(grown(capacity_)); }
 
     // Room for `rows` rows, by the same steps as growth row by row.
     void reserve(std::size_t rows) {
         std::size_t capacity = capacity_;
-        while (rows > capacity / 50 * 41) capacity = grown(capacity);
+        while (rows > comfortable(capacity)) capacity = grown(capacity);
         if (capacity != capacity_) resize(capacity);
     }
 
@@ -130,9 +130,11 @@ class EntryTable {
 
     static std::size_t whole_lines(std::size_t entries) { return (entries + kLine - 1) / kLine * kLine; }
     static std::size_t first_capacity(double phase) {
-        return static_cast<std::size_t>(kFirstLines * std::pow(1.35, phase)) * kLine;
+        return static_cast<std::size_t>(kFirstLines * std::pow(1.3, phase)) * kLine;
     }
-    static std::size_t grown(std::size_t capacity) { return capacity / kLine * 27 / 20 * kLine; }
+    static std::size_t grown(std::size_t capacity) { return capacity / kLine * 13 / 10 * kLine; }
+
+    static std::size_t comfortable(std::size_t capacity) { return capacity / 100 * 83; }
 
     std::size_t home(std::uint64_t order) const { return probe_home(~order, capacity_ / kLine) * kLine; }
 

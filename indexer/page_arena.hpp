@@ -1,4 +1,4 @@
-// Memory for arrays of 128 KiB to 8 MiB, packed on huge pages.
+// Memory for arrays of 1 to 8 MiB, packed on huge pages.
 //
 // An index of some million rows is 64 such arrays. Each by itself lies on small pages, and nearly every random read of
 // it then misses the translation buffer, which costs more than the read; packed, they need a few hundred entries of it.
@@ -45,7 +45,7 @@ inline bool drop_pages(void*, std::size_t) noexcept { return false; }
 // grow in turn leave neighbouring holes, which the next ones fill.
 class PageArena {
   public:
-    static constexpr std::size_t kLeast = std::size_t{128} << 10, kMost = std::size_t{8} << 20;
+    static constexpr std::size_t kLeast = std::size_t{1} << 20, kMost = std::size_t{8} << 20;
 
     PageArena() : taken_(kUnits / 64), dirty_(kPages) {}
     PageArena(const PageArena&) = delete;

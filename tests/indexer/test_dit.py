@@ -273,8 +273,8 @@ def test_undoing_everything_again_and_again_leaves_no_tombstones() -> None:  # L
             dit.undo_after(None)
             assert set(dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist()) == {int(ABSENT)}
         stats = dit.stats()
-        assert (stats.capacity, stats.growths, stats.rows) == (64, 0, 1)
-        assert stats.max_probe_length < 48
+        assert (stats.capacity, stats.growths, stats.rows) == (128, 0, 1)
+        assert stats.max_probe_length < 12
 
 
 def test_unknown_tickets_are_refused(index_class: type[DIT]) -> None:
