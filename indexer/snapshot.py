@@ -234,7 +234,7 @@ class _Header:
         self.identity = identity
         self.group_of = _check_identity(header, identity)
         self.rows = _integers(header.get("rows"), "rows", identity.num_shards)
-        self.counted_batches = check_integer("counted_batches", header.get("counted_batches"), 0, 1 << 53)
+        self.counted_batches = _integer("counted_batches", header.get("counted_batches"), 1 << 53)
         self.chunks = _chunks(header.get("chunks"), identity)
         self.uids = np.array(sorted(self.group_of), np.uint32)
         ordinal_of = {t.uid: ordinal for ordinal, t in enumerate(identity.tables)}
@@ -316,16 +316,18 @@ def _chunks(shards: object, identity: Identity) -> list[tuple[list[int], list[in
 def _integers(items: object, name: str, count: int) -> list[int]:
     if not isinstance(items, list) or len(items) != count:
         raise ValueError(f"the snapshot's {name} do not have one entry a shard")
+    return [_integer(name, item, (1 << 63) - 1) for item in items]
+
+
+def _integer(name: str, value: object, most: int) -> int:
+    """ValueError, of a damaged header, for whatever is not an integer from 0 to `most`."""
     try:
-        return [check_integer(name, item, 0, (1 << 63) - 1) for item in items]
-    except TypeError as error:
+        return check_integer(name, value, 0, most)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"the snapshot's header: {error}") from error
 
 
 def _pairs(items: object, name: str, most_first: int, most_second: int) -> list[tuple[int, int]]:
     if not isinstance(items, list) or not all(isinstance(item, list) and len(item) == 2 for item in items):
         raise ValueError(f"the snapshot's {name} are not a list of pairs")
-    try:
-        return [(check_integer(name, a, 0, most_first), check_integer(name, b, 0, most_second)) for a, b in items]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the snapshot's header: {error}") from error
+    return [(_integer(name, a, most_first), _integer(name, b, most_second)) for a, b in items]
