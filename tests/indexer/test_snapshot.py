@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ import pytest
 from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dit import DIT
-from headrace.indexer.indexed import CHUNK_ROWS, IdColumn, IndexTable, pack_location
+from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, IdColumn, IndexTable, pack_location
 from tests.support.index_batches import assert_same_ids, column
 
 TABLES = (IndexTable(10, 0), IndexTable(20, 1))
-KEY = b"headrace.index"
+KEY, DIGESTS = b"headrace.index", b"headrace.digests"
 
 
 def batch(seed: int, ids: int = 400) -> list[IdColumn]:
@@ -25,8 +27,12 @@ def batch(seed: int, ids: int = 400) -> list[IdColumn]:
     return [IdColumn(t, rng.integers(0, 5000, ids).astype(np.uint64), rng.random(ids) < 0.01) for t in (0, 1, 0)]
 
 
+def header_of(table: pa.Table) -> dict[str, Any]:
+    return json.loads(table.schema.metadata[KEY])
+
+
 def test_snapshot_holds_the_committed_rows_sorted_by_location(index_class: type[DIT]) -> None:
-    with index_class(TABLES, num_shards=1, owner_rank=2) as dit:
+    with index_class(TABLES, num_shards=1, owner_rank=2, half_life=8) as dit:
         dit.index([column(1, [5, 9], [False, True]), column(0, [(1 << 64) - 1])])
         dit.index([column(0, [3])])
         dit.commit(0)
@@ -37,17 +43,71 @@ def test_snapshot_holds_the_committed_rows_sorted_by_location(index_class: type[
             "missing": [False, False, True],
             "id": [(1 << 64) - 1, 5, 0],
             "location": places,
+            "uses": [None, None, None],
         }
-        header = json.loads(table.schema.metadata[KEY])
-        assert len(header.pop("digest")) == 64
-        assert header == {
-            "version": 1,
+        assert header_of(table) == {
+            "version": 2,
             "num_shards": 1,
             "chunk_rows": CHUNK_ROWS,
             "owner_rank": 2,
             "tables": [[10, 0], [20, 1]],
+            "counted_batches": 0,
+            "half_life": 8.0,
+            "rows": [3],
             "chunks": [[[0, 1], [1, 2]]],
         }
+        (digest,) = json.loads(table.schema.metadata[DIGESTS])
+        assert len(digest) == 64
+
+
+def test_snapshot_is_ordered_by_shard_then_location(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=4) as dit:
+        dit.commit(dit.index(batch(1)).ticket)
+        table = dit.snapshot()
+        shards = [location // CHUNK_ROWS % 4 for location in table.column("location").to_pylist()]
+        order = list(zip(shards, table.column("location").to_pylist(), strict=True))
+        assert order == sorted(order)
+        assert header_of(table)["rows"] == [shards.count(shard) for shard in range(4)]
+        assert [len(chunk) for chunk in table.column("id").chunks] == header_of(table)["rows"]
+
+
+def test_holes_and_uses_are_kept(index_class: type[DIT], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"num_shards": 1, "half_life": 4}
+    with index_class(TABLES, **options) as dit, index_class(TABLES, **options) as copy:
+        first = dit.index([column(0, [1, 2, 3, 4]), column(1, [1])])
+        dit.commit(first.ticket, first)
+        again = dit.index([column(0, [3])])
+        dit.commit(again.ticket, again)
+        dit.remove([column(0, [2, 4])])  # a hole in the middle, and one at the very end
+        table = dit.snapshot()
+        assert table.column("location").to_pylist() == [0, 2, CHUNK_ROWS]
+        one, two = (np.float32(2.0 ** (t / 4)) for t in (1, 2))  # what a use weighs in batches 1 and 2
+        assert table.column("uses").to_pylist() == [one, one + two, one]
+        assert (header_of(table)["counted_batches"], header_of(table)["chunks"]) == (2, [[[0, 4], [1, 1]]])
+        dit.write_snapshot(tmp_path / "index.arrow")
+        copy.read_snapshot(tmp_path / "index.arrow")
+        assert copy.snapshot().equals(table, check_metadata=True)
+        assert copy.stats().free_places == dit.stats().free_places == 2
+        places = first.groups[0].locations
+        expected = [one / two, 0, (one + two) / two, 0]
+        np.testing.assert_array_equal(dit.uses(places), np.array(expected, np.float32))
+        np.testing.assert_array_equal(copy.uses(places), dit.uses(places))
+        for index in (dit, copy):
+            assert index.index([column(0, [7, 8, 9])]).groups[0].locations.tolist() == [1, 3, 4]
+
+
+def test_removing_everything_leaves_chunks_of_holes(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=2) as dit, index_class(TABLES, num_shards=2) as copy:
+        dit.commit(dit.index(batch(1)).ticket)
+        freed = dit.remove(batch(1))
+        table = dit.snapshot()
+        assert table.num_rows == 0
+        copy.restore(table)
+        assert copy.stats().free_places == sum(len(group.locations) for group in freed.groups)
+        for index in (dit, copy):
+            index.index(batch(2))
+            index.commit(index.index(batch(3)).ticket)
+        assert copy.snapshot().equals(dit.snapshot(), check_metadata=True)
 
 
 @pytest.mark.parametrize("num_shards", [1, 4, 64])
@@ -126,6 +186,7 @@ def test_restore_needs_an_empty_index(index_class: type[DIT]) -> None:
     [
         (TABLES, {"num_shards": 32}, "num_shards 64, the index 32"),
         (TABLES, {"owner_rank": 1}, "owner_rank 0, the index 1"),
+        (TABLES, {"half_life": 3}, "half_life None, the index 3.0"),
         (TABLES[:1], {}, "table uid 20 in group 1, the index has no such table"),
         ((IndexTable(10, 0), IndexTable(20, 0)), {}, "table uid 20 in group 1, the index in group 0"),
     ],
@@ -142,26 +203,33 @@ def test_another_index_is_refused(index_class: type[DIT], tables: Any, options: 
 
 
 def forged(table: pa.Table, columns: dict[str, Any] | None = None, **header: Any) -> pa.Table:
-    new = {**json.loads(table.schema.metadata[KEY]), **header}
-    arrays = {name: table.column(name).to_numpy() for name in table.column_names}
-    arrays |= {name: np.array(values, arrays[name].dtype) for name, values in (columns or {}).items()}
-    new.pop("digest", None)
-    new["digest"] = snapshots._digest(new, list(arrays.values()))
-    schema = table.schema.with_metadata({KEY: json.dumps(new)})
-    return pa.table([pa.array(a) for a in arrays.values()], schema=schema)
+    raw = json.dumps({**header_of(table), **header}).encode()
+    arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
+    arrays |= {name: pa.array(values, arrays[name].type) for name, values in (columns or {}).items()}
+    whole = pa.record_batch(list(arrays.values()), schema=table.schema.with_metadata({KEY: raw}))
+    digests, start = [], 0
+    for number, rows in enumerate(header_of(table)["rows"]):
+        digests.append(snapshots._digest(raw, number, whole.slice(start, rows)))
+        start += rows
+    return pa.Table.from_batches([whole]).replace_schema_metadata({KEY: raw, DIGESTS: json.dumps(digests)})
+
+
+def small_index() -> DIT:
+    """Shard 0: chunk 0 (group 0) with ids 4, 5, 6; chunk 1 (group 1) with 7."""
+    dit = DIT(TABLES, num_shards=1)
+    dit.commit(dit.index([column(0, [4, 5, 6]), column(1, [7])]).ticket)
+    return dit
 
 
 def small_snapshot() -> pa.Table:
-    """Shard 0: chunk 0 (group 0) with ids a, b, c; chunk 1 (group 1) with d."""
-    with DIT(TABLES, num_shards=1) as dit:
-        dit.commit(dit.index([column(0, [4, 5, 6]), column(1, [7])]).ticket)
+    with small_index() as dit:
         return dit.snapshot()
 
 
 AT = [pack_location(0, 0), pack_location(0, 1), pack_location(0, 2), pack_location(1, 0)]
 
 DAMAGED = {
-    "version": ({"version": 2}, "snapshot version 2; this code reads version 1"),
+    "version": ({"version": 1}, "snapshot version 1; this code reads version 2"),
     "no version": ({"version": None}, "snapshot version None"),
     "chunk size": ({"chunk_rows": 1024}, "chunk_rows 1024"),
     "shard missing": ({"chunks": []}, "one entry a shard"),
@@ -171,17 +239,28 @@ DAMAGED = {
     "overfull chunk": ({"chunks": [[[0, CHUNK_ROWS + 1], [1, 1]]]}, r"must lie in \[0, 16384\]"),
     "unknown group": ({"chunks": [[[0, 3], [2, 1]]]}, r"must lie in \[0, 1\]"),
     "empty chunk": ({"chunks": [[[0, 3], [1, 1], [0, 0]]]}, "not filled in order"),
-    "two unfilled": ({"chunks": [[[0, 2], [1, 1], [0, 1]]]}, "not filled in order"),
-    "fewer rows": ({"chunks": [[[0, 2], [1, 1]]]}, "4 rows, its chunks 3"),
-    "wrong group": ({"chunks": [[[1, 3], [0, 1]]]}, "snapshot row 0 lies in a chunk of another group"),
+    "two unfilled": ({"chunks": [[[0, 3], [1, 1], [0, 1]]]}, "not filled in order"),
+    "fewer places": ({"chunks": [[[0, 2], [1, 1]]]}, "row 2 of shard 0 has location 0x2"),
+    "wrong group": ({"chunks": [[[1, 3], [0, 1]]]}, "snapshot row 0 of shard 0 lies in a chunk of another group"),
+    "fewer rows": ({"rows": [3]}, "rows or digests are not those of its shards"),
+    "rows of another shard": ({"rows": [4, 0]}, "rows do not have one entry a shard"),
+    "rows no list": ({"rows": 4}, "rows do not have one entry a shard"),
+    "rows of text": ({"rows": ["4"]}, "must be an integer"),
+    "counted below 0": ({"counted_batches": -1}, "counted_batches"),
+    "counted of text": ({"counted_batches": "1"}, "counted_batches"),
+    "not counted": ({"counted_batches": None}, "counted_batches"),
     "tables no list": ({"tables": {"10": 0}}, "tables are not a list of pairs"),
-    "duplicate place": ({"columns": {"location": [AT[0], AT[1], AT[1], AT[3]]}}, "row 2 has location 0x1"),
-    "out of range": ({"columns": {"location": [AT[0], AT[1], AT[2], 1 << 50]}}, "row 3 has location"),
-    "tier bits": ({"columns": {"location": [AT[0] | 1 << 62, *AT[1:]]}}, "row 0 has location 0x4000000000000000"),
-    "unsorted": ({"columns": {"location": [AT[1], AT[0], *AT[2:]]}}, "row 0 has location 0x1"),
-    "duplicate key": ({"columns": {"id": [4, 5, 4, 7]}}, "row 2 repeats the key"),
+    "duplicate place": ({"columns": {"location": [AT[0], AT[1], AT[1], AT[3]]}}, "row 2 of shard 0 has location 0x1"),
+    "out of range": ({"columns": {"location": [AT[0], AT[1], AT[2], 1 << 50]}}, "row 3 of shard 0 has location"),
+    "tier bits": (
+        {"columns": {"location": [AT[0] | 1 << 62, *AT[1:]]}},
+        "row 0 of shard 0 has location 0x4000000000000000",
+    ),
+    "unsorted": ({"columns": {"location": [AT[1], AT[0], *AT[2:]]}}, "row 1 of shard 0 has location 0x0"),
+    "duplicate key": ({"columns": {"id": [4, 5, 4, 7]}}, "row 2 of shard 0 repeats the key"),
     "missing with id": ({"columns": {"missing": [True, False, False, False]}}, "row 0 .* is missing and has an id"),
-    "unknown table": ({"columns": {"table_uid": [10, 10, 11, 20]}}, "row 2 is of table uid 11"),
+    "unknown table": ({"columns": {"table_uid": [10, 10, 11, 20]}}, "row 2 of shard 0 is of table uid 11"),
+    "uses of some": ({"columns": {"uses": [1.0, None, 1.0, 1.0]}, "counted_batches": 1}, "uses has nulls"),
 }
 
 
@@ -202,7 +281,7 @@ def test_key_in_a_shard_where_it_does_not_belong_is_refused(index_class: type[DI
         dit.commit(dit.index([column(0, range(10))]).ticket)
         table = dit.snapshot()
         ids = table.column("id").to_pylist()
-        with pytest.raises(ValueError, match="row 0 lies in shard 0, where its key does not belong"):
+        with pytest.raises(ValueError, match="row 0 of shard 0 has a key that does not belong there"):
             copy.restore(forged(table, columns={"id": ids[::-1]}))
         assert len(copy) == 0
 
@@ -214,9 +293,13 @@ def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT
     not_json = table.replace_schema_metadata({KEY: b"{"})
     nested = table.replace_schema_metadata({KEY: b"[" * 100_000})
     retyped = table.set_column(2, "id", table.column("id").cast(pa.int64()))
+    no_digests = table.replace_schema_metadata({KEY: table.schema.metadata[KEY]})
+    fewer_rows = table.slice(0, 3)
     with index_class(TABLES, num_shards=1) as dit:
         for bad, message in (
-            (changed, "does not match its digest"),
+            (changed, "shard 0 does not match its digest"),
+            (no_digests, "rows or digests are not those of its shards"),
+            (fewer_rows, "rows or digests are not those of its shards"),
             (stripped, "not a snapshot of an index"),
             (not_json, "not JSON"),
             (nested, "not JSON"),
@@ -228,30 +311,96 @@ def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT
         assert len(dit) == 0
 
 
+def holed_index() -> DIT:
+    """Two shards with a hole in each, used rows and rows that were not."""
+    dit = DIT(TABLES, num_shards=2)
+    dit.commit(dit.index([column(0, range(10)), column(1, range(4))]).ticket)
+    again = dit.index([column(0, range(5))])
+    dit.commit(again.ticket, again)
+    dit.remove([column(0, [0, 1, 2])])
+    return dit
+
+
 def test_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "index.arrow"
-    snapshots.write(small_snapshot(), path)
+    with holed_index() as dit:
+        dit.write_snapshot(path)
+        expected = dit.snapshot()
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
     damaged = [whole[:cut] for cut in (0, 10, len(whole) // 2, len(whole) - 1)]
-    for at in rng.integers(0, len(whole), 150):
+    for at in rng.integers(0, len(whole), 300):
         flipped = bytearray(whole)
         flipped[at] ^= 1 << int(rng.integers(8))
         damaged.append(bytes(flipped))
     refused = 0
     for content in damaged:
         path.write_bytes(content)
-        with DIT(TABLES, num_shards=1) as dit:
+        with DIT(TABLES, num_shards=2) as dit:
             error = read_error(dit, path)
             if error is None:  # the flipped bit was padding: what was read is what was written
-                assert dit.snapshot().equals(small_snapshot(), check_metadata=True)
+                assert dit.snapshot().equals(expected, check_metadata=True)
             else:
                 assert str(path) in error
-                assert len(dit) == 0
+                assert (len(dit), dit.num_provisional, dit.stats().free_places) == (0, 0, 0)
                 refused += 1
-    assert refused > 50
-    with DIT(TABLES, num_shards=1) as dit, pytest.raises(FileNotFoundError):
+    assert refused > 100
+    with DIT(TABLES, num_shards=2) as dit, pytest.raises(FileNotFoundError):
         dit.read_snapshot(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("cut", [0, 7, 8, 100, 0.3, 0.5, 0.9, -8, -1])
+def test_file_that_ends_early_is_refused(index_class: type[DIT], cut: float, tmp_path: Path) -> None:
+    path = tmp_path / "index.arrow"
+    with holed_index() as dit:
+        dit.write_snapshot(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(cut * len(whole)) if isinstance(cut, float) else cut])
+    with index_class(TABLES, num_shards=2) as dit:
+        with pytest.raises(ValueError, match=r"index\.arrow: not a whole snapshot file"):
+            dit.read_snapshot(path)
+        path.write_bytes(whole)
+        dit.read_snapshot(path)
+        assert len(dit) == 11
+
+
+def test_file_with_its_shards_in_another_order_or_number_is_refused(index_class: type[DIT], tmp_path: Path) -> None:
+    path = tmp_path / "index.arrow"
+    with holed_index() as dit:
+        dit.write_snapshot(path)
+    with pa.ipc.open_file(path) as reader:
+        shards = [reader.get_batch_with_custom_metadata(n) for n in range(2)]
+        schema = reader.schema
+    for order, message in (
+        ((0, 1), None),
+        ((1, 0), "shard 0 does not match its digest"),
+        ((0, 0), "shard 1 does not match its digest"),
+        ((0,), "1 record batches for 2 shards"),
+        ((0, 1, 1), "3 record batches for 2 shards"),
+    ):
+        with pa.ipc.new_file(path, schema) as writer:
+            for n in order:
+                writer.write_batch(shards[n][0], custom_metadata=shards[n][1])
+        with index_class(TABLES, num_shards=2) as dit:
+            if message is None:
+                dit.read_snapshot(path)
+                assert len(dit) == 11
+                continue
+            with pytest.raises(ValueError, match=message):
+                dit.read_snapshot(path)
+            assert (len(dit), dit.stats().free_places) == (0, 0)
+
+
+def test_file_without_digests_is_refused(index_class: type[DIT], tmp_path: Path) -> None:
+    path = tmp_path / "index.arrow"
+    table = small_snapshot()
+    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: table.schema.metadata[KEY]})) as writer:
+        writer.write_table(table)
+    with (
+        index_class(TABLES, num_shards=1) as dit,
+        pytest.raises(ValueError, match="shard 0 does not match its digest"),
+    ):
+        dit.read_snapshot(path)
 
 
 def read_error(dit: DIT, path: Path) -> str | None:
@@ -264,36 +413,44 @@ def read_error(dit: DIT, path: Path) -> str | None:
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index.arrow"
-    snapshots.write(small_snapshot(), path)
-    old = path.read_bytes()
+    with small_index() as dit, DIT(TABLES, num_shards=1) as empty:
+        dit.write_snapshot(path)
+        old = path.read_bytes()
 
-    def fail(fd: int) -> None:
-        raise OSError("disk full")
+        def fail(fd: int) -> None:
+            raise OSError("disk full")
 
-    monkeypatch.setattr(snapshots.os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        snapshots.write(small_snapshot().slice(0, 0), path)
-    assert path.read_bytes() == old
-    assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
+        monkeypatch.setattr(snapshots.os, "fsync", fail)
+        with pytest.raises(OSError, match="disk full"):
+            empty.write_snapshot(path)
+        assert path.read_bytes() == old
+        assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
+        dit.remove([column(0, [4])])  # the cut of the failed write is closed: this would wait for it
+
+
+def rows_in(path: Path) -> int:
+    with DIT(TABLES, num_shards=1) as dit:
+        dit.read_snapshot(path)
+        return len(dit)
 
 
 def test_two_writers_of_one_process_do_not_share_a_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "index.arrow"
-    first, second = small_snapshot(), small_snapshot().slice(0, 0)
     fsync, calls = os.fsync, []
+    with small_index() as first, DIT(TABLES, num_shards=1) as second:
 
-    def write_another_first(fd: int) -> None:
-        calls.append(fd)
-        if len(calls) == 1:
-            snapshots.write(second, path)
-            assert snapshots.read(path).equals(second)
-        fsync(fd)
+        def write_another_first(fd: int) -> None:
+            calls.append(fd)
+            if len(calls) == 1:
+                second.write_snapshot(path)
+                assert rows_in(path) == 0
+            fsync(fd)
 
-    monkeypatch.setattr(snapshots.os, "fsync", write_another_first)
-    snapshots.write(first, path)
-    assert snapshots.read(path).equals(first)
+        monkeypatch.setattr(snapshots.os, "fsync", write_another_first)
+        first.write_snapshot(path)
+    assert rows_in(path) == 4
     assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
     assert len(calls) == 4  # file and folder, of each
     assert path.stat().st_mode & 0o777 == 0o644
@@ -330,6 +487,65 @@ def test_snapshot_is_a_consistent_cut_while_another_thread_inserts_and_commits()
             done = sizes.index(table.num_rows)
             for columns in batches[max(0, done - 2) : done]:
                 assert not any(g.is_new.any() for g in copy.index(columns).groups)
+
+
+def in_another_thread(call: Callable[[], None]) -> None:
+    """Runs to its end within a bound, or the test fails."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+    assert not errors, errors[0]
+
+
+def test_an_open_cut_keeps_its_rows_while_everything_but_removal_goes_on() -> None:
+    with DIT(TABLES, num_shards=4, half_life=16) as dit:
+        for seed in range(3):
+            out = dit.index(batch(seed))
+            dit.commit(out.ticket, out)
+        dit.remove(batch(1))
+        reused = dit.index(batch(7))  # takes some of the holes, not committed at the cut
+        last = dit.index(batch(8))
+        with closing(dit._core.open_cut()) as cut:
+            expected = dit.snapshot()
+
+            def go_on() -> None:
+                dit.undo_after(reused.ticket)
+                for seed in range(20, 30):  # into holes, behind the cut's rows, and through growths
+                    out = dit.index(batch(seed, 2000))
+                    dit.commit(out.ticket, out)
+                dit.index(batch(31))
+                dit.undo_after(None)
+                dit.lookup(batch(32))
+
+            removed = threading.Thread(target=lambda: dit.remove(batch(2)), daemon=True)
+            first_shard = cut.shard_rows(0)
+            in_another_thread(go_on)
+            removed.start()
+            removed.join(timeout=0.2)
+            assert removed.is_alive()  # waits for the cut
+            assert len(dit) > 2 * expected.num_rows
+            packed = snapshots.pack(cut, dit._identity())
+            for again, before in zip(cut.shard_rows(0), first_shard, strict=True):
+                np.testing.assert_array_equal(again, before)
+            assert packed.equals(expected, check_metadata=True)
+        removed.join(timeout=20)
+        assert not removed.is_alive()
+        assert dit.lookup(batch(2)).groups[1].locations.tolist() == [ABSENT] * len(
+            dit.lookup(batch(2)).groups[1].locations
+        )
+        assert last.ticket is not None
+        with DIT(TABLES, num_shards=4, half_life=16) as copy:
+            copy.restore(expected)
+            assert copy.snapshot().equals(expected, check_metadata=True)
 
 
 def test_native_and_twin_read_each_others_snapshots() -> None:
