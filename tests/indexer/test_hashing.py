@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.indexer import _dit, hashing
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import IdColumn, IndexTable
 
 IDS = {
     "sequential": lambda n: np.arange(n, dtype=np.uint64),
@@ -69,6 +71,63 @@ def test_native_hash_equals_twin(uid: int, missing: bool, ids: list[int], capaci
         np.testing.assert_array_equal(_dit.probe_home(positions, capacity), homes)
         assert ((homes >= 0) & (homes < capacity)).all()
         assert (np.diff(homes[np.argsort(positions)]) >= 0).all()  # so that a rehash is nearly sequential
+
+
+words = st.integers(0, 2**64 - 1)
+odd = words.map(lambda x: x | 1)
+
+
+@given(st.lists(words | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=20), odd)
+def test_native_scattered_and_permuted_equal_their_twins(numbers: list[int], multiplier: int) -> None:
+    array = np.array(numbers, np.uint64)
+    for native, twin in ((_dit.scattered, hashing.scattered), (_dit.permuted, hashing.permuted)):
+        ours, theirs = native(array, multiplier), twin(array, multiplier)
+        assert ours.dtype == theirs.dtype == np.uint64
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_scattered_and_permuted_are_pinned() -> None:
+    numbers = np.array([1, 2**63, 2**64 - 1], np.uint64)
+    assert [f"{x:016x}" for x in hashing.scattered(numbers, MULTIPLIERS[0]).tolist()] == PINNED_SCATTERED
+    assert [f"{x:016x}" for x in hashing.permuted(numbers, MULTIPLIERS[0]).tolist()] == PINNED_PERMUTED
+
+
+PINNED_SCATTERED = ["df442d22ce4859b9", "a08659b4a77eeed2", "61c8864680b583eb"]
+PINNED_PERMUTED = ["9c60c2250d20ca74", "9fac3a7aa77eeed2", "7faf86edc05b932f"]
+
+
+def unpermuted(positions: np.ndarray, multiplier: int) -> np.ndarray:
+    """`hashing.permuted` backwards: x ^ (x >> 32) is its own inverse."""
+    factor, half = np.uint64(pow(multiplier, -1, 1 << 64)), np.uint64(32)
+    twice = positions * factor
+    once = (twice ^ (twice >> half)) * factor
+    return (once ^ (once >> half)) * factor
+
+
+@given(st.lists(words, max_size=20), odd)
+def test_permuted_is_a_bijection(numbers: list[int], multiplier: int) -> None:
+    array = np.array(numbers, np.uint64)
+    np.testing.assert_array_equal(unpermuted(_dit.permuted(array, multiplier), multiplier), array)
+    np.testing.assert_array_equal(_dit.permuted(unpermuted(array, multiplier), multiplier), array)
+
+
+@given(
+    st.lists(words | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=30, unique=True),
+    st.integers(0, 2**32 - 1),
+    odd,
+)
+def test_ids_come_back_from_the_hashes_that_the_index_stores(ids: list[int], uid: int, multiplier: int) -> None:
+    with DIT([IndexTable(uid, 0)], num_shards=1, multiplier=multiplier) as dit:
+        mask = np.zeros(len(ids) + 1, np.bool_)
+        mask[-1] = True
+        ticket = dit.index([IdColumn(0, np.array([*ids, 5], np.uint64), mask)]).ticket
+        assert ticket is not None
+        dit.commit(ticket)
+        rows = dit.rows_of_buckets()
+        assert sorted(zip(rows.missing.tolist(), rows.ids.tolist(), strict=True)) == [
+            *sorted((False, i) for i in ids),
+            (True, 0),
+        ]
 
 
 def test_route_shard_and_low_bits_are_disjoint_and_complete() -> None:

@@ -14,7 +14,11 @@ HEADERS = Path(__file__).resolve().parents[2] / "indexer"
 
 @pytest.mark.parametrize(
     ("source", "sanitizers", "level"),
-    [("random_history.cpp", "address,undefined", "-O0"), ("threads.cpp", "thread", "-O1")],
+    [
+        ("tables.cpp", "address,undefined", "-O1"),
+        ("random_history.cpp", "address,undefined", "-O0"),
+        ("threads.cpp", "thread", "-O1"),
+    ],
 )
 def test_random_workload_is_clean(source: str, sanitizers: str, level: str, tmp_path: Path) -> None:
     run_sanitized(HERE / source, headers=HEADERS, sanitizers=sanitizers, level=level, folder=tmp_path)

@@ -12,15 +12,15 @@ static void until_closed(Call&& call) {
 }
 
 static void hammer(std::uint64_t seed, unsigned num_threads) {
-    Dit dit(make_tables(), kGroups, 8, num_threads, 0, kMultiplier);
+    Dit dit(make_tables(), kGroups, 8, num_threads, 0, kMultiplier, 10);
     std::vector<std::thread> threads;
     threads.emplace_back([&] {
         std::mt19937_64 random(seed);
-        until_closed([&] { run_batch(dit, random_batch(random, 200, 5000), false); });
+        until_closed([&] { run_batch(dit, random_batch(random, 200, 5000), Call::kLookup); });
     });
     threads.emplace_back([&] {
         std::mt19937_64 random(seed + 1);
-        until_closed([&] { run_batch(dit, random_batch(random, 200, 5000), false); });
+        until_closed([&] { run_batch(dit, random_batch(random, 200, 5000), Call::kLookup); });
     });
     threads.emplace_back([&] { until_closed([&] { snapshot(dit); }); });
     threads.emplace_back([&] {
@@ -28,6 +28,7 @@ static void hammer(std::uint64_t seed, unsigned num_threads) {
             dit.stats();
             dit.committed_rows();
             dit.chunk_group(1);
+            dit.bucket_rows(100, 5000);
         });
     });
     std::mt19937_64 random(seed + 2);
@@ -35,22 +36,83 @@ static void hammer(std::uint64_t seed, unsigned num_threads) {
     threads.emplace_back([&] {
         until_closed([&] {
             try {
-                dit.commit(newest.load());
+                commit(dit, newest.load());
             } catch (const std::invalid_argument&) {  // none yet, or committed already, or undone
             }
         });
     });
     threads.emplace_back([&] {  // a second one that inserts: all but the shards side by side
         std::mt19937_64 random(seed + 3);
-        until_closed([&] { run_batch(dit, random_batch(random, 300, 5000), true); });
+        until_closed([&] { run_batch(dit, random_batch(random, 300, 5000), Call::kInsert); });
+    });
+    std::atomic<int> removals{0}, refused{0};
+    threads.emplace_back([&] {  // beside all of it: refused while tickets are open
+        std::mt19937_64 random(seed + 4);
+        until_closed([&] {
+            if (dit.engine().closed()) throw std::runtime_error("closed");
+            try {
+                run_batch(dit, random_batch(random, 200, 5000), Call::kRemove);
+                ++removals;
+            } catch (const std::runtime_error&) {
+                ++refused;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        });
     });
     for (int i = 0; i < 60; ++i) {
-        const Indexed out = run_batch(dit, random_batch(random, 300, 5000), true);
-        if (i % 4 != 3) newest.store(out.ticket);
-        if (i % 4 == 3) dit.undo_after(0, true);
+        const Indexed out = run_batch(dit, random_batch(random, 300, 5000), Call::kInsert);
+        if (i % 4 == 2) {
+            try {
+                commit(dit, out.ticket, &out);
+            } catch (const std::invalid_argument&) {  // another thread has committed or undone it
+            }
+        } else if (i % 4 == 3) {
+            dit.undo_after(0, true);
+        } else {
+            newest.store(out.ticket);
+        }
+        std::vector<float> uses(out.groups[0].locations.size());
+        try {
+            dit.uses(out.groups[0].locations.data(), uses.size(), uses.data());
+        } catch (const std::invalid_argument&) {  // undone, and so is the chunk
+        }
     }
     dit.close();
     for (std::thread& thread : threads) thread.join();
+    std::printf("%d removals, %d refused\n", removals.load(), refused.load());
+    CHECK(removals > 0 || refused > 0);
+}
+
+// Rows come and go beside look-ups and cuts: what a cut holds, it holds to the end.
+static void come_and_go() {
+    Dit dit(make_tables(), kGroups, 8, 2, 0, kMultiplier, 0);
+    std::atomic<bool> done{false};
+    std::vector<std::thread> threads;
+    threads.emplace_back([&] {
+        std::mt19937_64 random(7);
+        while (!done) run_batch(dit, random_batch(random, 300, 3000), Call::kLookup);
+    });
+    threads.emplace_back([&] {
+        while (!done) {
+            const auto cut = dit.open_cut();
+            const Snapshot one = read_cut(dit, *cut), two = read_cut(dit, *cut);
+            for (std::size_t s = 0; s < one.shards.size(); ++s) {
+                CHECK(one.shards[s].locations == two.shards[s].locations && one.shards[s].ids == two.shards[s].ids);
+            }
+            dit.bucket_rows(0, 1000);
+        }
+    });
+    std::mt19937_64 random(8);
+    int removals = 0;
+    for (int i = 0; i < 40; ++i) {
+        const Indexed out = run_batch(dit, random_batch(random, 500, 3000), Call::kInsert);
+        commit(dit, out.ticket, &out);
+        run_batch(dit, random_batch(random, 500, 3000), Call::kRemove);
+        ++removals;
+    }
+    done = true;
+    for (std::thread& thread : threads) thread.join();
+    CHECK(removals == 40 && dit.stats().free_places > 0);
 }
 
 static void pool_errors() {
@@ -82,5 +144,6 @@ int main() {
     headrace::pool_errors();
     headrace::hammer(1, 1);
     headrace::hammer(2, 3);
+    headrace::come_and_go();
     std::puts("ok");
 }

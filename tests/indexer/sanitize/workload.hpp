@@ -62,7 +62,9 @@ struct Indexed {
 
 inline void nothing() {}
 
-inline Indexed run_batch(Dit& dit, const std::vector<Ids>& columns, bool insert, void (*before_insert)() = nothing) {
+enum class Call { kInsert, kLookup, kRemove };
+
+inline Indexed run_batch(Dit& dit, const std::vector<Ids>& columns, Call call, void (*before_call)() = nothing) {
     Engine& engine = dit.engine();
     struct Held {
         Engine& engine;
@@ -107,35 +109,70 @@ inline Indexed run_batch(Dit& dit, const std::vector<Ids>& columns, bool insert,
             for (; rows < end; ++rows) out.tables.push_back(batch.job_table(j));
         }
     }
-    if (insert) {
-        before_insert();
-        out.ticket = dit.insert(batch);
-    } else {
-        dit.lookup(batch);
-    }
+    before_call();
+    if (call == Call::kInsert) out.ticket = dit.insert(batch);
+    if (call == Call::kLookup) dit.lookup(batch);
+    if (call == Call::kRemove) dit.remove(batch);
     return out;
 }
 
-// The committed rows, as a snapshot takes them.
-struct Rows {
-    CutShape shape;
-    std::vector<std::uint32_t> uids;
-    std::vector<std::uint8_t> missing;
-    std::vector<std::uint64_t> ids, locations;
+// The batch's rows count as used.
+inline void commit(Dit& dit, std::int64_t ticket, const Indexed* used = nullptr) {
+    std::vector<const std::uint64_t*> locations;
+    std::vector<std::size_t> sizes;
+    for (std::size_t g = 0; used != nullptr && g < kGroups; ++g) {
+        locations.push_back(used->groups[g].locations.data());
+        sizes.push_back(used->groups[g].locations.size());
+    }
+    dit.commit(ticket, locations, sizes);
+}
+
+// The committed rows, as a snapshot takes them: of each shard in the order of the locations.
+struct Snapshot {
+    std::vector<Rows> shards;
+    std::vector<std::vector<std::uint32_t>> groups, extents;
+    std::uint64_t counted_batches = 0;
+
+    std::size_t rows() const {
+        std::size_t total = 0;
+        for (const Rows& shard : shards) total += shard.ids.size();
+        return total;
+    }
 };
 
-inline Rows snapshot(Dit& dit) {
+inline Snapshot read_cut(Dit& dit, const Dit::Cut& cut) {
+    Snapshot out;
+    out.counted_batches = cut.counted_batches;
+    for (std::size_t s = 0; s < cut.shards.size(); ++s) {
+        out.groups.push_back(cut.shards[s].groups());
+        out.extents.push_back(cut.shards[s].extents());
+        out.shards.emplace_back();
+        Rows& rows = out.shards.back();
+        dit.cut_rows(cut, s, rows);
+        for (std::size_t i = 1; i < rows.locations.size(); ++i) CHECK(rows.locations[i - 1] < rows.locations[i]);
+        CHECK(rows.ids.size() == cut.shards[s].rows());
+    }
+    CHECK(out.rows() == cut.rows());
+    return out;
+}
+
+inline Snapshot snapshot(Dit& dit) {
     const auto cut = dit.open_cut();
-    Rows rows;
-    rows.shape = dit.cut_shape(*cut);
-    rows.uids.resize(rows.shape.rows);
-    rows.missing.resize(rows.shape.rows);
-    rows.ids.resize(rows.shape.rows);
-    rows.locations.assign(rows.shape.rows, kAbsent);
-    dit.cut_rows(*cut, rows.shape, rows.uids.data(), rows.missing.data(), rows.ids.data(), rows.locations.data());
-    for (std::size_t i = 1; i < rows.locations.size(); ++i) CHECK(rows.locations[i - 1] < rows.locations[i]);
-    if (!rows.locations.empty()) CHECK(rows.locations.back() != kAbsent);
-    return rows;
+    return read_cut(dit, *cut);
+}
+
+inline void restore(Dit& dit, const Snapshot& from) {
+    std::vector<std::uint64_t> locations;
+    std::vector<float> weights;
+    for (std::size_t s = 0; s < from.shards.size(); ++s) {
+        const Rows& rows = from.shards[s];
+        dit.restore_shard(s, from.groups[s], from.extents[s], rows.ids.size(), rows.tables.data(), rows.missing.data(),
+                          rows.ids.data(), rows.locations.data());
+        locations.insert(locations.end(), rows.locations.begin(), rows.locations.end());
+        weights.insert(weights.end(), rows.weights.begin(), rows.weights.end());
+    }
+    if (from.counted_batches == 0) locations.clear();
+    dit.finish_restore(from.counted_batches, locations.data(), weights.data(), locations.size());
 }
 
 }  // namespace headrace
