@@ -119,9 +119,9 @@ def test_shards_take_interleaved_chunk_numbers(index_class: type[DIT]) -> None:
             assert offsets == list(range(len(offsets)))
 
 
-@pytest.mark.parametrize("count", [48, 49, 64, 3000])
+@pytest.mark.parametrize("count", [108, 109, 128, 3000])
 def test_a_batch_may_bring_more_keys_than_there_is_room(index_class: type[DIT], count: int) -> None:  # P34, P39
-    # one shard holds 48 rows before it first grows
+    # a shard begins with 128 entries and holds 108 rows before it must grow in the middle of a batch
     with index_class(TABLES, num_shards=1) as dit:
         group = dit.index([IdColumn(0, np.arange(count, dtype=np.uint64))]).groups[0]
         assert group.locations.tolist() == list(range(count))
@@ -144,8 +144,8 @@ def test_growth_through_many_sizes_loses_nothing(stride: int) -> None:
         if stride != 1 << 58:
             stats = dit.stats()
             assert stats.growths > 400
-            # linear probing, insertions at loads from 0.64 to 0.8: (1 + (1 / 0.2 - 1 / 0.36) / 0.16) / 2
-            assert stats.mean_probe_length < 7.5
+            # of new keys, cache lines of four entries, at loads from 0.64 to 0.83: 1.17 measured
+            assert stats.mean_probe_length < 1.35
             assert stats.shard_imbalance < 1.3
 
 
@@ -274,7 +274,7 @@ def test_undoing_everything_again_and_again_leaves_no_tombstones() -> None:  # L
             assert set(dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist()) == {int(ABSENT)}
         stats = dit.stats()
         assert (stats.capacity, stats.growths, stats.rows) == (128, 0, 1)
-        assert stats.max_probe_length < 12
+        assert stats.max_probe_length < 9  # 41 rows in 32 lines, drawn 500 times
 
 
 def test_unknown_tickets_are_refused(index_class: type[DIT]) -> None:
@@ -343,7 +343,7 @@ def test_places_do_not_depend_on_the_number_of_threads() -> None:  # P74
 
 
 def test_memory_stays_under_24_bytes_a_row_on_average_and_32_at_worst() -> None:
-    per_row = []
+    per_row, loads = [], []
     with DIT(TABLES) as dit:
         step = 50_000
         for start in range(0, 2_300_000, step):
@@ -351,8 +351,10 @@ def test_memory_stays_under_24_bytes_a_row_on_average_and_32_at_worst() -> None:
             dit.commit(dit.index([IdColumn(0, ids)]).ticket)
             if len(dit) >= 1_000_000:
                 per_row.append(dit.nbytes / len(dit))
+                loads.append(dit.stats().load)
         assert len(dit) == 2_300_000
-        assert dit.stats().load == pytest.approx(0.71, abs=0.05)
+        assert dit.stats().counts_nbytes == 0  # nothing was counted
+    assert loads == pytest.approx([0.733] * len(loads), abs=0.02)  # 0.83 / 1.3 to 0.83, by the logarithm
     assert np.mean(per_row) <= 24
     assert max(per_row) <= 32
     assert max(per_row) / min(per_row) < 1.1  # shards grow at different sizes, so the sum has no steps

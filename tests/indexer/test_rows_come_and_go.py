@@ -98,7 +98,7 @@ def test_removal_is_refused_while_tickets_are_open(index_class: type[DIT]) -> No
 
 
 def test_emptied_and_refilled_again_and_again_costs_no_memory_and_no_probes() -> None:
-    with DIT(TABLES, num_shards=4) as dit:
+    with DIT(TABLES, num_shards=4, multiplier=0x9E3779B97F4A7C15) as dit:
         ids = np.arange(3000, dtype=np.uint64)
         after_first = None
         for round_ in range(200):
