@@ -331,13 +331,13 @@ class Dit {
         restored_.push_back(std::move(fresh));
     }
 
-    // After the last shard; `weights` of the rows at `locations`, if uses were counted.
+    // After the last shard; `weights` of the rows at `locations`, none if no uses were counted.
     void finish_restore(std::uint64_t counted_batches, const std::uint64_t* locations, const float* weights,
                         std::size_t size) {
         const auto alone = engine_.enter_alone();
         if (restored_.size() != shards_.size()) throw std::runtime_error("not every shard has been restored");
         check_empty();
-        if (counted_batches > 0) counts_.restore(counted_batches, locations, weights, size);
+        counts_.restore(counted_batches, locations, weights, size);
         shards_.swap(restored_);
         restored_.clear();
     }

@@ -84,9 +84,12 @@ class UseCounts {
         return out;
     }
 
-    // Takes over what stored() gave; places not in `places` are as before. May throw bad_alloc.
+    // Takes over what stored() gave; other places have been used 0 times. May throw bad_alloc.
     void restore(std::uint64_t batches, const std::uint64_t* places, const float* weights, std::size_t size) {
         const std::lock_guard<std::mutex> lock(mutex_);
+        for (Slab& slab : slabs_) {  // of batches that were counted while the index was empty, or were undone
+            if (slab.counts != nullptr) std::fill_n(slab.counts, kChunks * kChunkRows, 0.0f);
+        }
         reserve(places, size);
         batches_ = batches;
         for (std::size_t i = 0; i < size; ++i) {

@@ -211,7 +211,19 @@ def test_the_next_row_at_a_place_has_not_been_used(index_class: type[DIT]) -> No
         assert dit.uses(np.array([0, 1], np.uint64)).tolist() == [0, 1]
 
 
-def test_counts_are_exact_up_to_2_24() -> None:
+def test_what_was_counted_before_a_restore_is_forgotten(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as original, index_class(TABLES, num_shards=1) as copy:
+        put(original, column(0, [1, 2]))
+        ahead, undone = copy.index([]), copy.index([column(0, [3])])
+        assert ahead.ticket is not None
+        copy.commit(ahead.ticket, undone)
+        copy.undo_after(None)
+        copy.restore(original.snapshot())
+        assert copy.uses(np.array([0, 1], np.uint64)).tolist() == [0, 0]
+        assert copy.snapshot().equals(original.snapshot(), check_metadata=True)  # no batch is counted
+
+
+def test_counts_are_exact_for_a_thousand_batches() -> None:
     with DIT(TABLES, num_shards=1) as dit:
         (places, _) = put(dit, column(0, [1]))
         array = np.array(places, np.uint64)
