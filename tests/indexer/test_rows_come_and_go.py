@@ -60,6 +60,10 @@ def test_holes_of_earlier_chunks_come_before_the_last_chunks_next_place(index_cl
         (places, _) = put(dit, column(0, range(1 << 40, (1 << 40) + 5)))
         expected = [(0, 64), (0, CHUNK_ROWS - 1), (1, 2), (1, 10), (1, 11)]
         assert places == [pack_location(chunk, offset) for chunk, offset in expected]
+        dit.remove([column(0, [CHUNK_ROWS + 3])])
+        assert put(dit, column(0, [1 << 41]))[0] == [pack_location(1, 3)]
+        dit.remove([column(0, [70])])  # before the chunk where the last hole was found
+        assert put(dit, column(0, [1 << 42]))[0] == [70]
 
 
 def test_undo_frees_retaken_places_again(index_class: type[DIT]) -> None:
