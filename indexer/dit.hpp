@@ -82,11 +82,11 @@ class Dit {
         engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
             const LaneLock lock(*this, lane);
             ProbeCounts counts;
-            each_key(batch, lane, [&](const Batch::Cursor& key) {
-                const GroupOut& out = batch.group(key.group());
-                const std::uint64_t at = shard(key).find_committed({key.order(), key.key()}, counts);
-                out.locations[key.row()] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row()] = 0;
+            each_key(batch, lane, [&](const Fetched& key) {
+                const GroupOut& out = batch.group(key.group);
+                const std::uint64_t at = key.shard->find_committed(key.probe, counts);
+                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row] = 0;
             });
         });
     }
@@ -101,11 +101,11 @@ class Dit {
         check_no_tickets();
         for (std::size_t lane = 0; lane < engine_.num_lanes(); ++lane) {
             const LaneLock lock(*this, lane);
-            each_key(batch, lane, [&](const Batch::Cursor& key) {
-                const GroupOut& out = batch.group(key.group());
-                const std::uint64_t at = shard(key).remove_committed({key.order(), key.key()});
-                out.locations[key.row()] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row()] = 0;
+            each_key(batch, lane, [&](const Fetched& key) {
+                const GroupOut& out = batch.group(key.group);
+                const std::uint64_t at = key.shard->remove_committed(key.probe);
+                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row] = 0;
                 if (at != kAbsent) counts_.forget(at);
             });
         }
@@ -384,44 +384,52 @@ class Dit {
         const std::size_t first_, last_;
     };
 
-    static constexpr int kAhead = 16;  // keys whose line is being fetched while one is compared
-    static constexpr int kNext = 8;    // keys whose next line is, where the run goes on
+    static constexpr std::size_t kAhead = 16;  // keys whose line is being fetched while one is compared
+    static constexpr std::size_t kNext = 8;    // keys whose next line is, where the run goes on
+
+    // A key on its way: its line is being fetched.
+    struct Fetched {
+        Probe probe;
+        Shard* shard;
+        std::uint32_t group, row;
+    };
 
     std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
-    Shard& shard(const Batch::Cursor& key) { return shards_[key.shard()]->shard; }
-
+    // `on_key(Fetched)` for the keys of a lane in batch order.
     template <class OnKey>
     void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
-        Batch::Cursor first(batch, lane), next(batch, lane), key(batch, lane);
-        for (int i = 0; i < kAhead; ++i) fetch_line(first);
-        for (int i = 0; i < kNext; ++i) fetch_next_line(next);
-        while (key.next()) {
-            fetch_line(first);
-            fetch_next_line(next);
-            on_key(key);
+        std::array<Fetched, kAhead> ring;
+        Batch::Cursor cursor(batch, lane);
+        std::size_t fetched = 0;
+        while (fetched < kAhead && fetch(cursor, ring[fetched])) ++fetched;
+        for (std::size_t i = 0; i < std::min(kNext, fetched); ++i) fetch_next_line(ring[i]);
+        for (std::size_t done = 0; done < fetched; ++done) {
+            if (done + kNext < fetched) fetch_next_line(ring[(done + kNext) % kAhead]);
+            on_key(ring[done % kAhead]);
+            fetched += fetch(cursor, ring[done % kAhead]);
         }
     }
 
-    void fetch_line(Batch::Cursor& key) {
-        if (key.next()) shard(key).prefetch(key.order());
+    bool fetch(Batch::Cursor& cursor, Fetched& out) const {
+        if (!cursor.next()) return false;
+        out = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
+        out.shard->prefetch(out.probe.order);
+        return true;
     }
 
-    void fetch_next_line(Batch::Cursor& key) {
-        if (key.next()) shard(key).prefetch_next(key.order());
-    }
+    static void fetch_next_line(const Fetched& key) { key.shard->prefetch_next(key.probe.order); }
 
     // Rows that are new.
     std::size_t insert(Batch& batch, std::size_t lane, std::int64_t ticket) {
         const LaneLock lock(*this, lane);
         ProbeCounts counts;
         std::size_t new_rows = 0;
-        each_key(batch, lane, [&](const Batch::Cursor& key) {
-            const GroupOut& out = batch.group(key.group());
+        each_key(batch, lane, [&](const Fetched& key) {
+            const GroupOut& out = batch.group(key.group);
             bool is_new;
-            const std::uint64_t at =
-                shard(key).find_or_add({key.order(), key.key()}, key.group(), ticket, counts, is_new);
-            out.locations[key.row()] = rank_bits_ | at;
-            out.is_new[key.row()] = is_new;
+            const std::uint64_t at = key.shard->find_or_add(key.probe, key.group, ticket, counts, is_new);
+            out.locations[key.row] = rank_bits_ | at;
+            out.is_new[key.row] = is_new;
             new_rows += is_new;
         });
         shards_[lane * per_lane()]->probes.add(counts);
