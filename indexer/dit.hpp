@@ -384,8 +384,7 @@ class Dit {
         const std::size_t first_, last_;
     };
 
-    static constexpr std::size_t kAhead = 16;  // keys whose line is being fetched while one is compared
-    static constexpr std::size_t kNext = 8;    // keys whose next line is, where the run goes on
+    static constexpr std::size_t kFlight = 32;  // keys whose lines are being fetched while as many are compared
 
     // A key on its way: its line is being fetched.
     struct Fetched {
@@ -395,29 +394,34 @@ class Dit {
     };
 
     std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
-    // `on_key(Fetched)` for the keys of a lane in batch order.
+    using Flight = std::array<Fetched, kFlight>;
+
+    // `on_key(Fetched)` for the keys of a lane in batch order, flight by flight: while one is compared, which a branch
+    // or a line that is not there yet may hold up at each key, the next one's lines are on their way.
     template <class OnKey>
     void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
-        std::array<Fetched, kAhead> ring;
+        std::array<Flight, 2> flights;
         Batch::Cursor cursor(batch, lane);
-        std::size_t fetched = 0;
-        while (fetched < kAhead && fetch(cursor, ring[fetched])) ++fetched;
-        for (std::size_t i = 0; i < std::min(kNext, fetched); ++i) fetch_next_line(ring[i]);
-        for (std::size_t done = 0; done < fetched; ++done) {
-            if (done + kNext < fetched) fetch_next_line(ring[(done + kNext) % kAhead]);
-            on_key(ring[done % kAhead]);
-            fetched += fetch(cursor, ring[done % kAhead]);
+        std::size_t number = 0, size = fetch(cursor, flights[0]);
+        while (size > 0) {
+            const Flight& flight = flights[number % 2];
+            for (std::size_t i = 0; i < size; ++i) flight[i].shard->prefetch_next(flight[i].probe.order);
+            const std::size_t next_size = fetch(cursor, flights[++number % 2]);
+            for (std::size_t i = 0; i < size; ++i) on_key(flight[i]);
+            size = next_size;
         }
     }
 
-    bool fetch(Batch::Cursor& cursor, Fetched& out) const {
-        if (!cursor.next()) return false;
-        out = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
-        out.shard->prefetch(out.probe.order);
-        return true;
+    // How many keys there were.
+    std::size_t fetch(Batch::Cursor& cursor, Flight& flight) const {
+        std::size_t size = 0;
+        for (; size < kFlight && cursor.next(); ++size) {
+            Fetched& key = flight[size];
+            key = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
+            key.shard->prefetch(key.probe.order);
+        }
+        return size;
     }
-
-    static void fetch_next_line(const Fetched& key) { key.shard->prefetch_next(key.probe.order); }
 
     // Rows that are new.
     std::size_t insert(Batch& batch, std::size_t lane, std::int64_t ticket) {

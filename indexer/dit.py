@@ -35,7 +35,7 @@ class DIT:
     - ``len(dit)``, `lookup`, `snapshot` and `restore` know committed rows only.
 
     Threads: any method from any thread. Batches are taken one after the other; `lookup`, `commit`, `snapshot` and
-    `stats` go on beside a running `index`, and wait for one lane's share of it at most (one thread: for its probes, about
+    `stats` go on beside a running `index`, and wait for one lane's share of it at most (one thread: for its probes,
     half of it). Only `remove` and `close` wait for a running `snapshot`. Not usable in a forked child
     (RuntimeError). After `close`, RuntimeError.
 
