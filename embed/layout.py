@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.embed.arrays import I64, U8
-from headrace.formats.schema import OPTIMIZER_STATE_FLOATS, OptimizerName, Schema
+from headrace.embed.arrays import I64, U8, Bool
+from headrace.formats.schema import OptimizerName, Schema, optimizer_state_floats
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class GroupLayout:
     """One row layout; F features in the order of the batch's group.
 
     `columns` int64 [F] is where a feature's values start in an output row, -1 for a sequence (pooling none); `mean`
-    uint8 [F] is 1 where a bag is averaged.
+    uint8 [F] is 1 where a bag is averaged; `trained` bool [F] is False where the feature's table is frozen.
     """
 
     dim: int
@@ -23,11 +24,18 @@ class GroupLayout:
     features: tuple[str, ...]
     columns: I64
     mean: U8
+    trained: Bool
+    tables: tuple[str, ...]
+
+    @property
+    def trained_columns(self) -> I64:
+        """`columns`, -1 also where the table is frozen."""
+        return np.where(self.trained, self.columns, np.int64(-1))
 
     @property
     def state_floats(self) -> int:
         """Floats of optimizer state behind the vector of a row."""
-        return OPTIMIZER_STATE_FLOATS[self.optimizer]
+        return optimizer_state_floats(self.optimizer, self.dim)
 
     @property
     def is_pooled(self) -> bool:
@@ -55,8 +63,9 @@ class FeatureLayout:
         return sum(self.feature_dims.values())
 
 
-def feature_layout(schema: Schema) -> FeatureLayout:
-    """Layout of a schema: groups interleave in schema order, sequences take no columns."""
+def feature_layout(schema: Schema, frozen: Collection[str] = ()) -> FeatureLayout:
+    """Layout of a schema: groups interleave in schema order, sequences take no columns; tables `frozen` stay as they
+    are."""
     dim_of = {position: group.dim for group in schema.groups for position in group.features}
     columns: dict[int, int] = {}
     feature_dims: dict[str, int] = {}
@@ -75,6 +84,8 @@ def feature_layout(schema: Schema) -> FeatureLayout:
             features=tuple(schema.sparse[p].name for p in group.features),
             columns=np.array([columns[p] for p in group.features], np.int64),
             mean=np.array([schema.sparse[p].pooling == "mean" for p in group.features], np.uint8),
+            trained=np.array([schema.sparse[p].table not in frozen for p in group.features], np.bool_),
+            tables=tuple(schema.tables[t].name for t in group.tables),
         )
         for group in schema.groups
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.embed import _pooling_py as twin
 from headrace.embed import pooling
 from headrace.embed.layout import GroupLayout
-from headrace.embed.pooling import Bags, bags_of, pool, sequence_backward, sequence_values
+from headrace.embed.pooling import Bags, PoolWork, bags_of, matrix_source, pool, sequence_backward, sequence_values
 
 BOTH = pytest.mark.parametrize("kernels", [pooling, twin])
 KINDS = ("sum", "mean", "none")
@@ -34,6 +34,8 @@ def bags(ids, poolings, *, dim=2, weights=None, unique=None) -> Bags:
             features=tuple(f"f{i}" for i in range(len(poolings))),
             columns=columns,
             mean=np.array([p == "mean" for p in poolings], np.uint8),
+            trained=np.ones(len(poolings), bool),
+            tables=("t",),
         ),
         query_ids=flat,
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -45,8 +47,14 @@ def bags(ids, poolings, *, dim=2, weights=None, unique=None) -> Bags:
 
 def forward(kernels, one: Bags, rows, num_rows, output_dim):
     out = np.full((num_rows, output_dim), np.nan, np.float32)
-    kernels.pool_forward(one, np.array(rows, np.float32), out)
+    rows = np.array(rows, np.float32)[: one.num_unique]
+    kernels.pool_forward(one, matrix_source(rows) if kernels is pooling else rows, out)
     return out
+
+
+def pool_rows(one: Bags, rows: torch.Tensor, shape) -> torch.Tensor:
+    """Differentiable pooling of a matrix of unique rows."""
+    return pool([one], [matrix_source(rows.detach().numpy())], [rows], shape, PoolWork())
 
 
 ROWS = [[1, 10], [2, 20], [4, 40]]
@@ -136,7 +144,7 @@ def test_torch_embedding_bag_agrees(mode, weighted, rng):
     one = bags(ids, [mode], dim=5, weights=weights, unique=9)
     values = torch.from_numpy(rng.standard_normal((9, 5)).astype(np.float32))
     mine, theirs = values.clone().requires_grad_(), values.clone().requires_grad_()
-    out = pool([one], [mine], 40, 5)
+    out = pool_rows(one, mine, (40, 5))
     expected = torch.nn.functional.embedding_bag(
         torch.from_numpy(one.query_ids),
         theirs,
@@ -157,7 +165,9 @@ def test_numeric_gradient_of_pool_and_sequences(rng):
     factors = [torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((2, 6), (2, 3))]
 
     def loss(values):
-        return (pool([one], [values], 2, 6) * factors[0]).sum() + (sequence_values(one, values) * factors[1]).sum()
+        return (pool_rows(one, values, (2, 6)) * factors[0]).sum() + (
+            sequence_values(one, values.detach().numpy(), values, PoolWork()) * factors[1]
+        ).sum()
 
     rows = torch.from_numpy(start).requires_grad_()
     loss(rows).backward()
@@ -170,7 +180,8 @@ def test_numeric_gradient_of_pool_and_sequences(rng):
 
 def test_sequences_by_hand():
     one = bags([[[2, 0], []], [[1], [1]], [[0], []]], ["none", "sum", "none"])
-    values = sequence_values(one, torch.tensor(ROWS, dtype=torch.float32))
+    rows = torch.tensor(ROWS, dtype=torch.float32)
+    values = sequence_values(one, rows.numpy(), rows, PoolWork())
     assert values.tolist() == [ROWS[2], ROWS[0], ROWS[0]]
     grads = sequence_backward(one, np.array([[1, 1], [2, 2], [3, 3]], np.float32))
     assert grads.tolist() == [[5, 5], [0, 0], [1, 1]]
@@ -179,7 +190,7 @@ def test_sequences_by_hand():
 def test_an_expanded_gradient_is_read_right():  # the gradient of sum() has stride 0
     one = bags(IDS, ["sum", "sum"])
     rows = torch.tensor(ROWS, dtype=torch.float32, requires_grad=True)
-    pool([one], [rows], 2, 4).sum().backward()
+    pool_rows(one, rows, (2, 4)).sum().backward()
     assert rows.grad.tolist() == [[2, 2], [2, 2], [2, 2]]
 
 
