@@ -19,12 +19,17 @@ def check_finite(
     The message names the table, the raw id and, if `batch` (with the `bags` of the group) has the row, the feature and
     file and row of a batch row that uses it.
     """
-    finite = np.isfinite(values).all(axis=1)
-    if finite.all():
+    at = first_not_finite(values)
+    if at is None:
         return
-    at = int(np.flatnonzero(~finite)[0])
     where = "" if batch is None or bags is None else _where(keys.locations[at : at + 1], batch, bags)
     raise FloatingPointError(f"{kind} of {key_name(schema, keys, at)} is not finite{where}")
+
+
+def first_not_finite(values: F32) -> int | None:
+    """The first of values float32 [n, dim] with a NaN or an infinity, or None."""
+    finite = np.isfinite(values).all(axis=1)
+    return None if finite.all() else int(np.flatnonzero(~finite)[0])
 
 
 def key_name(schema: Schema, keys: RowKeys, at: int) -> str:

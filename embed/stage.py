@@ -252,6 +252,10 @@ class EmbeddingStage(torch.nn.Module):
         self.stores[group].read(locations, ids, tables, missing, out, threads=self._work.threads)
         return out
 
+    def read_vectors(self, group: int, keys: RowKeys) -> F32:
+        """Newest vectors float32 [n, dim] of rows of a group; ABSENT or never written: as the row would start."""
+        return self._read(self._residency.source(group, keys, None))
+
     def write_rows(self, group: int, keys: RowKeys, rows: F32) -> None:
         """Replace rows, each once, by `rows` float32 [n, dim + state], wherever they are."""
         if rows.shape != (len(keys.locations), self.stores[group].width):
@@ -374,7 +378,9 @@ class EmbeddingStage(torch.nn.Module):
 
     def _values(self, forward: _Forward, group: int) -> F32:
         """Vectors float32 [U, dim] of a forward's rows."""
-        source = forward.sources[group]
+        return self._read(forward.sources[group])
+
+    def _read(self, source: RowSource) -> F32:
         out = np.empty((source.count, source.dim), np.float32)
         source.read(out, self._work.threads)
         return out
