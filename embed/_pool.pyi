@@ -7,7 +7,7 @@ values start in an output row (-1: the feature is not pooled), `mean` uint8 [F] 
 
 from headrace.embed._rows import RowSource
 from headrace.embed._threads import Threads
-from headrace.embed.arrays import F32, I64, U8
+from headrace.embed.arrays import F32, I64, U8, U32
 
 def check_bags(query_ids: I64, offsets: I64, positions: I64, position_offsets: I64) -> None:
     """Raise IndexError or ValueError unless the kernels below stay inside their arrays."""
@@ -30,16 +30,30 @@ def pool_forward(
     Call `check_bags` before; `source` must have as many rows as the query ids were checked for.
     """
 
-def bag_terms(
+def check_tables(
+    query_ids: I64, offsets: I64, feature_tables: U32, unique_tables: U32, threads: Threads | None = None
+) -> None:
+    """Raise ValueError if a feature's id is a row of another table. Call `check_bags` before."""
+
+def pool_backward(
+    grad: F32,
+    query_ids: I64,
     offsets: I64,
+    weights: F32 | None,
     columns: I64,
     mean: U8,
-    stride: int,
+    features: I64,
     starts: I64,
-    divisors: F32 | None,
+    single: int,
+    seen: U8,
+    out: F32,
     threads: Threads | None = None,
 ) -> None:
-    """For each id, where its bag's gradient starts in [B, stride] (-1: not pooled), and the size of a mean bag, else 1."""
+    """Fill out [U, dim] from grad [B, stride]: the sum over the occurrences of each row in `features`.
+
+    `features` are listed table after table, table k from starts[k] on; the first `single` tables have one feature.
+    `seen` uint8 [U] is scratch, 0 on entry. Call `check_bags` and `check_tables` before.
+    """
 
 def segment_sum(
     grad: F32,

@@ -1,7 +1,7 @@
 # Native pooling and its backward. Signatures: _pool.pyi.
 """Native part of `pooling.py`."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from headrace.embed._rows cimport RowSource
 from headrace.embed._threads cimport Threads, Workers
@@ -23,7 +23,24 @@ cdef extern from "pool.hpp" namespace "headrace" nogil:
     void c_pool_forward "headrace::pool_forward"(
         const Bags&, const float**, int64_t, float*, int64_t, bint, const Workers&
     ) except +
-    void c_bag_terms "headrace::bag_terms"(const Bags&, int64_t, int64_t*, float*, const Workers&) except +
+
+    cdef cppclass Scatter:
+        const float* grad
+        int64_t stride
+        int64_t dim
+        float* out
+        uint8_t* seen
+
+    cdef cppclass TableOrder:
+        const int64_t* features
+        const int64_t* starts
+        int64_t tables
+        int64_t single
+
+    void c_pool_backward "headrace::pool_backward"(
+        const Bags&, const Scatter&, const TableOrder&, int64_t, const Workers&
+    ) except +
+    int64_t first_of_other_table(const Bags&, const uint32_t*, const uint32_t*, const Workers&) except +
 
     cdef cppclass Segments:
         const float* grad
@@ -121,21 +138,55 @@ def pool_forward(
         source.end()
 
 
-def bag_terms(
-    const int64_t[::1] offsets, const int64_t[::1] columns, const uint8_t[::1] mean, int64_t stride,
-    int64_t[::1] starts, float[::1] divisors, Threads threads=None,
+def check_tables(
+    const int64_t[::1] query_ids, const int64_t[::1] offsets, const uint32_t[::1] feature_tables,
+    const uint32_t[::1] unique_tables, Threads threads=None,
 ):
-    cdef Bags bags
     cdef Workers workers = _workers(threads)
-    if columns.shape[0] == 0 or starts.shape[0] == 0:
+    cdef Bags bags
+    cdef int64_t bad
+    if query_ids.shape[0] == 0:
         return
-    bags = _bags(starts, offsets, None, columns, mean)
-    if offsets[offsets.shape[0] - 1] != starts.shape[0]:
-        raise ValueError(f"offsets end at {offsets[offsets.shape[0] - 1]}, not at {starts.shape[0]}")
-    if divisors is not None and divisors.shape[0] != starts.shape[0]:
-        raise ValueError("starts and divisors differ in length")
+    bags.features = feature_tables.shape[0]
+    bags.rows = (offsets.shape[0] - 1) // bags.features
+    bags.query_ids = &query_ids[0]
+    bags.offsets = &offsets[0]
     with nogil:
-        c_bag_terms(bags, stride, &starts[0], &divisors[0] if divisors is not None else NULL, workers)
+        bad = first_of_other_table(bags, &feature_tables[0], &unique_tables[0], workers)
+    if bad >= 0:
+        raise ValueError(f"query id {query_ids[bad]} at position {bad} is a row of another table than its feature's")
+
+
+def pool_backward(
+    const float[:, ::1] grad, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
+    const int64_t[::1] columns, const uint8_t[::1] mean, const int64_t[::1] features, const int64_t[::1] starts,
+    int64_t single, uint8_t[::1] seen, float[:, ::1] out, Threads threads=None,
+):
+    cdef int64_t k, f, unique = out.shape[0], dim = out.shape[1]
+    cdef Workers workers = _workers(threads)
+    cdef Bags bags
+    cdef Scatter scatter
+    cdef TableOrder order
+    if unique == 0:
+        return
+    bags = _bags(query_ids, offsets, weights, columns, mean)
+    if bags.rows != grad.shape[0] or seen.shape[0] != unique:
+        raise ValueError(f"{bags.rows} rows of bags for {grad.shape[0]} rows of gradients")
+    for k in range(features.shape[0]):
+        f = features[k]
+        if not 0 <= f < bags.features or not 0 <= columns[f] <= grad.shape[1] - dim:
+            raise ValueError(f"feature {f} does not fit the gradient of {grad.shape[1]} columns")
+    scatter.grad = &grad[0, 0] if grad.shape[0] and grad.shape[1] else NULL
+    scatter.stride = grad.shape[1]
+    scatter.dim = dim
+    scatter.out = &out[0, 0]
+    scatter.seen = &seen[0]
+    order.features = &features[0] if features.shape[0] else NULL
+    order.starts = &starts[0]
+    order.tables = starts.shape[0] - 1
+    order.single = single
+    with nogil:
+        c_pool_backward(bags, scatter, order, unique, workers)
 
 
 def segment_sum(

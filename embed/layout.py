@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from headrace.embed.arrays import I64, U8, Bool
-from headrace.formats.schema import OptimizerName, Schema, optimizer_state_floats
+from headrace.embed.arrays import I64, U8, U32, Bool
+from headrace.formats.schema import OptimizerName, Schema, optimizer_state_floats, table_uid
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class GroupLayout:
     """One row layout; F features in the order of the batch's group.
 
     `columns` int64 [F] is where a feature's values start in an output row, -1 for a sequence (pooling none); `mean`
-    uint8 [F] is 1 where a bag is averaged; `trained` bool [F] is False where the feature's table is frozen.
+    uint8 [F] is 1 where a bag is averaged; `trained` bool [F] is False where the feature's table is frozen;
+    `feature_tables` uint32 [F] is the uid of the feature's table, `tables` are the names of all tables.
     """
 
     dim: int
@@ -25,12 +27,21 @@ class GroupLayout:
     columns: I64
     mean: U8
     trained: Bool
+    feature_tables: U32
     tables: tuple[str, ...]
 
-    @property
-    def trained_columns(self) -> I64:
-        """`columns`, -1 also where the table is frozen."""
-        return np.where(self.trained, self.columns, np.int64(-1))
+    @cached_property
+    def by_table(self) -> tuple[I64, I64, int]:
+        """(features, starts, single): positions of the pooled features whose tables are trained, table after table, in
+        order within a table; where in them each table begins, and their number; the tables with one feature come first,
+        `single` of them."""
+        features: dict[int, list[int]] = {}
+        for f in np.flatnonzero((self.columns >= 0) & self.trained).tolist():
+            features.setdefault(int(self.feature_tables[f]), []).append(f)
+        tables = sorted(features.values(), key=lambda one: len(one) > 1)
+        flat = np.array([f for one in tables for f in one], np.int64)
+        starts = np.cumsum([0, *map(len, tables)]).astype(np.int64)
+        return flat, starts, sum(len(one) == 1 for one in tables)
 
     @property
     def state_floats(self) -> int:
@@ -85,6 +96,7 @@ def feature_layout(schema: Schema, frozen: Collection[str] = ()) -> FeatureLayou
             columns=np.array([columns[p] for p in group.features], np.int64),
             mean=np.array([schema.sparse[p].pooling == "mean" for p in group.features], np.uint8),
             trained=np.array([schema.sparse[p].table not in frozen for p in group.features], np.bool_),
+            feature_tables=np.array([table_uid(schema.sparse[p].table) for p in group.features], np.uint32),
             tables=tuple(schema.tables[t].name for t in group.tables),
         )
         for group in schema.groups

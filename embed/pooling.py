@@ -41,7 +41,7 @@ class Bags:
         return len(self.position_offsets) - 1
 
 
-def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int) -> Bags:
+def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Threads | None = None) -> Bags:
     """Views of a batch's group (no copies), checked, so that the kernels stay inside them.
 
     ValueError or IndexError tells what does not fit; weights are refused for mean features.
@@ -62,6 +62,10 @@ def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int) -> Bags:
         name = layout.features[int(layout.mean.argmax())]
         raise ValueError(f"feature {name!r}: per-sample weights need pooling sum, not mean")
     _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets)
+    tables = group.unique_tables.numpy()
+    if len(tables) != bags.num_unique:
+        raise ValueError(f"{len(tables)} tables for {bags.num_unique} unique rows")
+    _pool.check_tables(bags.query_ids, bags.offsets, layout.feature_tables, tables, threads)
     return bags
 
 
@@ -83,12 +87,21 @@ def matrix_source(rows: F32) -> _rows.RowSource:
 def pool_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Threads | None = None) -> F32:
     """`out` float32 [U, dim], or a new array, filled with the gradients of the unique rows from grad float32 [B, D]."""
     layout = bags.layout
-    starts = np.empty(len(bags.query_ids), np.int64)
-    averaged = bool(layout.mean.any()) and not _pool.is_one_hot(bags.offsets)
-    divisors = np.empty(len(starts), np.float32) if averaged else None
-    _pool.bag_terms(bags.offsets, layout.trained_columns, layout.mean, grad.shape[1], starts, divisors, threads)
-    factors = bags.weights if divisors is None else divisors
-    return _segment_sum(bags, grad, starts, factors, out, threads, divide=averaged)
+    if out is None:
+        out = np.empty((bags.num_unique, layout.dim), np.float32)
+    _pool.pool_backward(
+        np.ascontiguousarray(grad),
+        bags.query_ids,
+        bags.offsets,
+        bags.weights,
+        layout.columns,
+        layout.mean,
+        *layout.by_table,
+        np.zeros(bags.num_unique, np.uint8),
+        out,
+        threads,
+    )
+    return out
 
 
 def sequence_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Threads | None = None) -> F32:

@@ -348,7 +348,7 @@ class EmbeddingStage(torch.nn.Module):
             return self._last
         check_batch(batch, self.schema)
         pairs = zip(batch.groups, self.layout.groups, strict=True)
-        bags = tuple(bags_of(group, layout, batch.num_rows) for group, layout in pairs)
+        bags = tuple(bags_of(group, layout, batch.num_rows, self._work.threads) for group, layout in pairs)
         keys = [RowKeys.of(group) for group in batch.groups]
         if plan is None:
             self.flush()

@@ -35,18 +35,19 @@ inline int64_t state_floats(int32_t kind, int64_t dim) noexcept {
 }
 
 template <bool decays>
-inline float decayed(const Rule& rule, float gradient, float value) noexcept {
+HEADRACE_INLINE float decayed(const Rule& rule, float gradient, float value) noexcept {
     if constexpr (decays) return gradient + rule.weight_decay * value;
     return gradient;
 }
 
 template <bool decays>
-inline void sgd_row(const Rule& rule, int64_t dim, float* __restrict row, const float* __restrict grad) noexcept {
+HEADRACE_INLINE void sgd_row(const Rule& rule, int64_t dim, float* __restrict row,
+                             const float* __restrict grad) noexcept {
     for (int64_t j = 0; j < dim; ++j) row[j] = row[j] - rule.lr * decayed<decays>(rule, grad[j], row[j]);
 }
 
 template <bool decays>
-inline float sum_of_squares(const Rule& rule, int64_t dim, const float* row, const float* grad) noexcept {
+HEADRACE_INLINE float sum_of_squares(const Rule& rule, int64_t dim, const float* row, const float* grad) noexcept {
     float squares = 0.0f;
     for (int64_t j = 0; j < dim; ++j) {
         const float g = decayed<decays>(rule, grad[j], row[j]);
@@ -56,8 +57,8 @@ inline float sum_of_squares(const Rule& rule, int64_t dim, const float* row, con
 }
 
 template <bool decays>
-inline void rowwise_adagrad_row(const Rule& rule, int64_t dim, float* __restrict row, const float* __restrict grad,
-                                float squares) noexcept {
+HEADRACE_INLINE void rowwise_adagrad_row(const Rule& rule, int64_t dim, float* __restrict row,
+                                         const float* __restrict grad, float squares) noexcept {
     const float sum = row[dim] + squares / static_cast<float>(dim);
     row[dim] = sum;
     const float scale = std::sqrt(sum) + rule.eps;
@@ -65,7 +66,8 @@ inline void rowwise_adagrad_row(const Rule& rule, int64_t dim, float* __restrict
 }
 
 template <bool decays>
-inline void adagrad_row(const Rule& rule, int64_t dim, float* __restrict row, const float* __restrict grad) noexcept {
+HEADRACE_INLINE void adagrad_row(const Rule& rule, int64_t dim, float* __restrict row,
+                                 const float* __restrict grad) noexcept {
     float* sums = row + dim;
     for (int64_t j = 0; j < dim; ++j) {
         const float g = decayed<decays>(rule, grad[j], row[j]);
@@ -75,7 +77,8 @@ inline void adagrad_row(const Rule& rule, int64_t dim, float* __restrict row, co
 }
 
 template <bool decays>
-inline void adam_row(const Rule& rule, int64_t dim, float* __restrict row, const float* __restrict grad) noexcept {
+HEADRACE_INLINE void adam_row(const Rule& rule, int64_t dim, float* __restrict row,
+                              const float* __restrict grad) noexcept {
     float* first = row + dim;
     float* second = row + 2 * dim;
     for (int64_t j = 0; j < dim; ++j) {
@@ -90,8 +93,8 @@ inline void adam_row(const Rule& rule, int64_t dim, float* __restrict row, const
 constexpr int64_t kSideBySide = 8;
 
 template <bool decays>
-inline void rowwise_adagrad_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
-                                 int64_t n) noexcept {
+HEADRACE_INLINE void rowwise_adagrad_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
+                                          int64_t n) noexcept {
     float squares[kSideBySide] = {};
     if (n == kSideBySide) {
         for (int64_t j = 0; j < dim; ++j)
@@ -106,8 +109,8 @@ inline void rowwise_adagrad_rows(const Rule& rule, int64_t dim, float* const* ro
 }
 
 template <bool decays>
-inline void step_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
-                      int64_t n) noexcept {
+HEADRACE_INLINE void step_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
+                               int64_t n) noexcept {
     switch (rule.kind) {
         case kSgd:
             for (int64_t i = 0; i < n; ++i) sgd_row<decays>(rule, dim, rows[i], grads[i]);
@@ -134,8 +137,9 @@ static void update_rows(const Rule& rule, int64_t dim, float* const* rows, const
 }
 
 // Asks for the first lines of a row; `write` is 1 where it will be written.
-template <int write>
-inline void prefetch_row(const float* row, int64_t floats) noexcept {
+template <int write, int64_t Dim = 0>
+HEADRACE_INLINE void prefetch_row(const float* row, int64_t floats) noexcept {
+    if constexpr (Dim > 0) floats = Dim;
     const int64_t bytes = floats < 128 ? floats * static_cast<int64_t>(sizeof(float)) : 512;
     const char* first = reinterpret_cast<const char*>(row);
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at, write);

@@ -10,3 +10,6 @@
 #else
 #define HEADRACE_VECTOR_CLONES
 #endif
+
+// For what such a function calls: only inlined code is compiled for its vector width.
+#define HEADRACE_INLINE __attribute__((always_inline)) inline

@@ -190,5 +190,7 @@ def bench_index_command(preset: str, json_path: str | None, **options: Any) -> N
     _report(bench_index(preset, **options), json_path)
 
 
+from headrace import cli_embed as cli_embed  # noqa: E402 (registers its command, with the helpers above)
+
 if __name__ == "__main__":
     sys.exit(main())
