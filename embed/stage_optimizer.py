@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -114,28 +114,35 @@ class StageOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data: number of steps, and the options of each group (without pending gradients)."""
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
+        groups = [{k: _number(v) for k, v in group.items() if k != "params"} for group in self.param_groups]
         return {"state": {"num_steps": self.num_steps}, "param_groups": [{**group, "params": []} for group in groups]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
         """Take over what :meth:`state_dict` gave; ValueError or TypeError, before any change, for another layout."""
-        state, groups = _parts(state_dict)
-        num_steps = check_integer("num_steps", state.get("num_steps"), least=0)
-        if len(groups) != len(self.param_groups):
-            raise ValueError(f"a state of {len(groups)} row layouts for {len(self.param_groups)}")
-        taken = []
-        for mine, saved in zip(self.param_groups, groups, strict=True):
-            for name in ("optimizer", "tables"):
-                if _plain(saved.get(name)) != _plain(mine[name]):
-                    raise ValueError(f"a state of {name}={saved.get(name)!r}, this stage has {mine[name]!r}")
-            lost = [name for name in self.defaults if name not in saved]
-            if lost:
-                raise ValueError(f"a state without {', '.join(lost)}")
-            checked = {name: check(saved[name]) for name, check in _CHECKS.items() if name in saved}
-            taken.append({k: v for k, v in {**saved, **checked}.items() if k not in ("params", "optimizer", "tables")})
+        taken = self.check_state_dict(state_dict)
         for mine, options in zip(self.param_groups, taken, strict=True):
             mine.update(options)
-        self.num_steps = num_steps
+        self.num_steps = int(state_dict["state"]["num_steps"])
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The options of each group as :meth:`load_state_dict` would take them; raises as it does."""
+        state, groups = _parts(state_dict)
+        check_integer("num_steps", state.get("num_steps"), least=0)
+        if len(groups) != len(self.param_groups):
+            raise ValueError(f"a state of {len(groups)} row layouts for {len(self.param_groups)}")
+        pairs = zip(self.param_groups, groups, strict=True)
+        return [_checked_options(mine, saved, self.defaults) for mine, saved in pairs]
+
+
+def _checked_options(mine: Mapping[str, Any], saved: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    for name in ("optimizer", "tables"):
+        if _plain(saved.get(name)) != _plain(mine[name]):
+            raise ValueError(f"a state of {name}={saved.get(name)!r}, this stage has {mine[name]!r}")
+    lost = [name for name in names if name not in saved]
+    if lost:
+        raise ValueError(f"a state without {', '.join(lost)}")
+    checked = {name: check(saved[name]) for name, check in _CHECKS.items() if name in saved}
+    return {k: v for k, v in {**saved, **checked}.items() if k not in ("params", "optimizer", "tables")}
 
 
 def _parts(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:

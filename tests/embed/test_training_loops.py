@@ -6,14 +6,17 @@ import gc
 import warnings
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from headrace.embed.checkpoint import load_run, save_run
 from headrace.embed.clipping import clip_grad_norm_
 from headrace.embed.initializer import Constant, Normal, Uniform
 from headrace.embed.row_keys import RowKeys
+from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import Schema, Sparse, Table
 
@@ -486,6 +489,33 @@ class TestStageState:
             with pytest.raises(ValueError):
                 stage.load_state_dict(wrong)
             assert (bits(stage), stage.optimizer().state_dict()) == before
+
+
+@MODES
+def test_a_checkpoint_keeps_rates_and_the_number_of_steps(kit, stream, mode, tmp_path):
+    class Index:
+        def write_snapshot(self, path):
+            Path(path).write_bytes(b"")
+
+    options = {"initializer": {"a": Normal(std=1.0)}, "mode": mode}
+    whole, model = EmbeddingStage(FOUR, lr=0.1, betas=(0.5, 0.75), **options), torch.nn.Linear(1, 1)
+    for batch in stream[1][:10]:
+        whole(batch).pow(2).sum().backward()
+        whole.step(batch)
+    for g, group in enumerate(whole.optimizer().param_groups):
+        group["lr"] = 0.01 * (g + 1)
+    save_run(tmp_path / "c", loader_state={}, index=Index(), stage=whole, model=model, optimizer=None, step=10)
+    resumed = EmbeddingStage(FOUR, **options)
+    load_run(tmp_path / "c").restore(stage=resumed, model=model)
+    rest = kit.plan_batches([replace(b, plan=None) for b in stream[1][10:]], run=2)
+    for stage in (whole, resumed):
+        for batch in rest:
+            stage(batch).pow(2).sum().backward()
+            stage.step(batch)
+    assert resumed.num_steps == 20
+    assert bits(resumed) == bits(whole)
+    with pytest.raises(CheckpointError, match="table_initializers="):
+        load_run(tmp_path / "c").restore(stage=EmbeddingStage(FOUR), model=model)
 
 
 class TestThreads:
