@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from headrace import cli_embed as cli_embed  # registers its command
 from headrace._version import __version__
 from headrace.cli_bench import bench
 from headrace.cli_report import json_option, write_report
@@ -100,8 +101,6 @@ def replay(
 
 
 main.add_command(bench)
-
-from headrace import cli_embed as cli_embed  # noqa: E402 (registers its command, with the helpers above)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,11 +7,11 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.bench import BLOCK_ROWS, stream_batches
-from headrace.cli import _json_option, _report, bench
+from headrace.bench import preset_stream, stream_batches
+from headrace.cli_bench import bench
+from headrace.cli_report import json_option, write_report
 from headrace.embed.bench import OPTIMIZERS, measure
-from headrace.formats.generate.features import FeatureStream
-from headrace.formats.generate.presets import load_preset, preset_names
+from headrace.formats.generate.presets import preset_names
 from headrace.formats.rows import Source, SourceRange
 from headrace.formats.schema import OptimizerName, Schema, Sparse, Table
 from headrace.indexer.dit import DIT
@@ -37,7 +37,7 @@ def bench_embed(
 
     With `mean_ids` above 1 every bag has 0 to twice as many ids, drawn from as many rows of the stream.
     """
-    stream = FeatureStream(load_preset(preset, skew="default", max_cardinality=None), seed, BLOCK_ROWS, 0.0, 1 << 40)
+    stream = preset_stream(preset, seed)
     columns = stream_batches(stream, batches * batch_size * mean_ids, batch_size * mean_ids)
     lengths = [_lengths(batch_size, mean_ids, len(stream.preset.sparse), seed + i) for i in range(batches)]
     schemas = [_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS]
@@ -99,7 +99,7 @@ def _indexed(schema: Schema, columns: list[Any], lengths: list[list[I32 | None]]
 @click.option("--mean-ids", type=click.IntRange(1), default=1, show_default=True, help="Ids of a bag; 1 is one-hot.")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure what users have at hand too.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@_json_option
+@json_option
 def bench_embed_command(preset: str, json_path: str | None, **options: Any) -> None:
     """Milliseconds of one training step of the embedding rows: forward, backward, update; without a model."""
-    _report(bench_embed(preset, **options), json_path)
+    write_report(bench_embed(preset, **options), json_path)

@@ -88,13 +88,19 @@ class TestBatchesThatAreDamaged:
         ids = good.groups[0].query_ids.clone()
         ids[3] = ids[0]  # feature b, a row of table a
         batch = with_group(good, query_ids=ids)
-        unchanged_after(EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "position 3 is a row of another table")
+        unchanged_after(
+            EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "position 3 is a row of another table"
+        )
 
     def test_a_plan_of_another_number_of_rows(self, good, mode):
         part = good.plan.groups[0]
         plan = replace(good.plan, groups=(replace(part, slots=part.slots[:-1]),))
         unchanged_after(
-            EmbeddingStage(SCHEMA, mode=mode), replace(good, plan=plan), good, ValueError, "a plan of 3 rows for a batch of 4"
+            EmbeddingStage(SCHEMA, mode=mode),
+            replace(good, plan=plan),
+            good,
+            ValueError,
+            "a plan of 3 rows for a batch of 4",
         )
 
     def test_a_planned_batch_of_keys_without_rows(self, kit, good, mode):
@@ -102,7 +108,9 @@ class TestBatchesThatAreDamaged:
         locations = group.locations.numpy().copy()
         locations[1] = ABSENT
         batch = with_group(good, locations=torch.from_numpy(locations))
-        unchanged_after(EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "id 2 of table 'a' of a planned batch")
+        unchanged_after(
+            EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "id 2 of table 'a' of a planned batch"
+        )
 
     def test_a_gradient_of_another_shape(self, good, mode):
         stage = EmbeddingStage(SCHEMA, mode=mode)
