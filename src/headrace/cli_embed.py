@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -38,12 +39,26 @@ def bench_embed(
     With `mean_ids` above 1 every bag has 0 to twice as many ids, drawn from as many rows of the stream.
     """
     stream = preset_stream(preset, seed)
-    columns = stream_batches(stream, batches * batch_size * mean_ids, batch_size * mean_ids)
+    columns = cut_batches(
+        stream_batches(stream, batches * batch_size * mean_ids, batch_size), batches, batch_size * mean_ids
+    )
     lengths = [_lengths(batch_size, mean_ids, len(stream.preset.sparse), seed + i) for i in range(batches)]
     schemas = [_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS]
     made = [_indexed(schema, columns, lengths, batch_size) for schema in schemas]
     report = measure(schemas, made, threads=threads, rounds=rounds, peers=peers)
     return {"preset": preset, "batch_size": batch_size, "mean_ids": mean_ids, **report}
+
+
+def cut_batches(pieces: Sequence[Sequence[IdColumn]], batches: int, ids: int) -> list[list[IdColumn]]:
+    """`batches` batches of `ids` ids a column from pieces of a stream, which are cut where its blocks end."""
+    batched: list[list[IdColumn]] = [[] for _ in range(batches)]
+    for parts in zip(*pieces, strict=True):
+        values = np.concatenate([part.values for part in parts])
+        missing = np.concatenate([np.zeros(len(p.values), np.bool_) if p.missing is None else p.missing for p in parts])
+        for i, batch in enumerate(batched):
+            cut = slice(i * ids, (i + 1) * ids)
+            batch.append(IdColumn(parts[0].table, values[cut], missing[cut]))
+    return batched
 
 
 def _schema(names: list[str], dim: int, optimizer: OptimizerName, *, multi_hot: bool) -> Schema:
@@ -68,11 +83,13 @@ def _one_length(rng: np.random.Generator, batch_size: int, mean_ids: int) -> I32
     return rng.permutation(both).astype(np.int32)
 
 
-def _indexed(schema: Schema, columns: list[Any], lengths: list[list[I32 | None]], batch_size: int) -> list[Batch]:
+def _indexed(
+    schema: Schema, columns: list[list[IdColumn]], lengths: list[list[I32 | None]], batch_size: int
+) -> list[Batch]:
     with DIT(index_tables(schema)) as index:
         made = []
         for batch, sizes in zip(columns, lengths, strict=True):
-            found = index.index([IdColumn(c.table, c.values, c.missing) for c in batch])
+            found = index.index(batch)
             if found.ticket is not None:
                 index.commit(found.ticket)
             flat = None if sizes[0] is None else np.concatenate([s for s in sizes if s is not None])

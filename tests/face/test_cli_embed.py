@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.cli_embed import cut_batches
+from headrace.indexer.indexed import IdColumn
 
 
 def bench(*options: object) -> dict:
@@ -43,3 +46,12 @@ def test_bad_options_are_refused():
     result = CliRunner().invoke(main, ["bench", "embed", "--dim", "0"])
     assert result.exit_code == 2
     assert "dim" in result.output
+
+
+def test_batches_go_over_the_ends_of_blocks():
+    values = np.arange(10, dtype=np.uint32)
+    pieces = [[IdColumn(0, values[a:b], values[a:b] % 2 == 1 if a else None)] for a, b in ((0, 4), (4, 5), (5, 10))]
+    first, second = (batch[0] for batch in cut_batches(pieces, 2, 5))
+    assert (first.values.tolist(), second.values.tolist()) == ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert second.missing.tolist() == [True, False, True, False, True]
+    assert not first.missing.any()
