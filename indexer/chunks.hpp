@@ -102,6 +102,12 @@ class Chunks {
     }
     std::size_t k_of(std::uint64_t at) const { return place_chunk(at) >> shift_; }
 
+    std::uint64_t num_free() const {
+        std::uint64_t total = 0;
+        for (const Group& group : groups_) total += group.num_free;
+        return total;
+    }
+
     std::size_t size() const { return chunks_.size(); }
     const Chunk& operator[](std::size_t k) const { return chunks_[k]; }
     std::size_t nbytes() const {

@@ -70,11 +70,12 @@ def scattered(numbers: U64, multiplier: int) -> U64:
 
 
 def permuted(numbers: U64, multiplier: int) -> U64:
-    """Hashes as one index sees them, a bijection: multiplied three times, the upper half folded into the lower between."""
+    """Hashes as one index sees them, a bijection: multiplied three times, folded between."""
     factor, half = np.uint64(multiplier), np.uint64(32)
     once = numbers * factor
     twice = (once ^ (once >> half)) * factor
-    return (twice ^ (twice >> half)) * factor
+    positions: U64 = (twice ^ (twice >> half)) * factor
+    return positions
 
 
 def probe_home(positions: U64, capacity: int) -> I64:

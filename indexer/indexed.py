@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,16 @@ class IndexedIds:
 
     groups: tuple[IndexedGroup, ...]
     ticket: int | None
+
+
+class IndexRows(NamedTuple):
+    """Rows of an index: uint32 table ordinals, bool, uint64 ids, locations and route buckets, each [n]."""
+
+    tables: U32
+    missing: Bool
+    ids: U64
+    locations: U64
+    buckets: U64
 
 
 def pack_location(chunk: int, offset: int, *, rank: int = 0, tier: int = 0) -> int:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -36,8 +37,8 @@ inline void* map_huge(std::size_t bytes) noexcept {
 inline void unmap_huge(void* memory, std::size_t bytes) noexcept { munmap(memory, bytes); }
 inline bool drop_pages(void* memory, std::size_t bytes) noexcept { return madvise(memory, bytes, MADV_DONTNEED) == 0; }
 #else
-inline void* map_huge(std::size_t) noexcept { return nullptr; }
-inline void unmap_huge(void*, std::size_t) noexcept {}
+inline void* map_huge(std::size_t bytes) noexcept { return std::calloc(bytes, 1); }
+inline void unmap_huge(void* memory, std::size_t) noexcept { std::free(memory); }
 inline bool drop_pages(void*, std::size_t) noexcept { return false; }
 #endif
 
