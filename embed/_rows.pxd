@@ -30,6 +30,7 @@ cdef extern from "chunk_store.hpp" namespace "headrace" nogil:
 
     cdef cppclass CppRowStore "headrace::RowStore":
         CppRowStore(int64_t, int64_t, Initializer) except +
+
         @staticmethod
         int64_t first_invalid(const uint64_t*, int64_t, bint)
         void add_initializer(TableInitializer) except +
