@@ -6,9 +6,12 @@ are here too, for those who compose a loader of their own.
 
 from headrace._version import __version__
 from headrace.embed.checkpoint import SavedRun, load_run, save_run
+from headrace.embed.clipping import clip_grad_norm_
 from headrace.embed.initializer import Constant, Normal, Uniform
+from headrace.embed.row_database import RowDatabase
 from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
+from headrace.embed.table_file import export_table, import_rows, import_table
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
@@ -71,6 +74,7 @@ __all__ = [
     "Prefetch",
     "ReadRows",
     "RowBlock",
+    "RowDatabase",
     "SavedRun",
     "Schema",
     "SchemaError",
@@ -84,8 +88,12 @@ __all__ = [
     "Uniform",
     "WindowPlanner",
     "__version__",
+    "clip_grad_norm_",
     "criteo_schema",
+    "export_table",
     "generate",
+    "import_rows",
+    "import_table",
     "load_run",
     "read_manifest",
     "save_run",

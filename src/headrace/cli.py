@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from headrace import cli_embed as cli_embed  # registers its command
 from headrace._version import __version__
 from headrace.cli_bench import bench
 from headrace.cli_report import json_option, write_report
