@@ -6,115 +6,148 @@
 #include <cstdint>
 #include <vector>
 
+#include "radix_sort.hpp"
+#include "row_lists.hpp"
 #include "row_table.hpp"
 
 namespace headrace::plan {
 
-struct Victim {
-    uint64_t location;
-    uint32_t slot;
-    uint32_t row;
-};
-
-// Each cached row that may leave is in one list: that of the step of its next use, or the dead list (no use in the
-// window). Lists are circular and doubly linked through per-slot nodes, so a row changes lists in O(1) and nothing
-// stale is ever left behind. The dead list is in order of last use. Order by location within one step is made only for
-// what a movement takes out of it.
-class VictimLists {
+// Rows that may leave, cold and resident, in lists by step: of the next use, or, if no step of the window uses them
+// (dead rows), of the last use.
+//
+// A row is in the list of its next use until it is taken or that step comes, which drops the whole list. A dead row that
+// is used again stays behind in its list as a stale entry: the row's stamp tells. Stale entries never outnumber the rows
+// by much (`sweep`). Order by location within one step is made only for what a movement takes out of it.
+class Victims {
   public:
-    explicit VictimLists(uint32_t window) : buckets_(window + 2), nodes_(buckets_ + 1) {
-        for (uint32_t list = 0; list <= buckets_; ++list) reset(list);
+    explicit Victims(uint32_t window) {
+        size_t lists = 2;
+        while (lists < size_t{window} + 2) lists *= 2;
+        used_.resize(lists);
     }
 
     size_t nbytes() const {
-        return nodes_.capacity() * sizeof(Node) + (chosen_.capacity() + segment_.capacity()) * sizeof(Victim);
+        return lists_.nbytes() + used_.capacity() * sizeof(RowLists::List) + dead_.capacity() * sizeof(DeadList) +
+               (chosen_.capacity() + segment_.capacity() + spare_.capacity()) * sizeof(Victim);
     }
 
-    // Slot numbers here count from 0 and come in order: the first row of slot s may be placed once 0 .. s-1 have been.
-    void place(uint32_t slot, uint64_t location, uint32_t row) {
-        if (slot + buckets_ + 1 == nodes_.size()) nodes_.emplace_back();
-        Node& node = at(slot);
-        node.location = location;
-        node.row = row;
-    }
+    // Room for so many more rows in the lists, so that neither `use_next` nor `revive` allocates.
+    void reserve(size_t rows) { lists_.reserve(rows, used_.size() + 1); }
 
-    void link_dead(uint32_t slot, uint32_t last_use) {
-        at(slot).last_use = last_use;
-        append(dead(), slot);
-    }
-    void link_used(uint32_t slot, uint32_t next_use) { append(next_use % buckets_, slot); }
+    void use_next(uint32_t row, uint32_t step) { lists_.append(used(step), row); }
 
-    void unlink(uint32_t slot) {
-        const Node& node = at(slot);
-        nodes_[node.previous].next = node.next;
-        nodes_[node.next].previous = node.previous;
-    }
+    // The rows used at `step` are no candidates any more; they are listed anew after their use.
+    void drop_step(uint32_t step) { lists_.clear(used(step)); }
 
-    void prefetch(uint32_t slot) const { HEADRACE_PREFETCH(&nodes_[slot + buckets_ + 1]); }
-
-    // The rows used at `step` are no candidates any more; they are linked anew after their use.
-    void drop_step(uint32_t step) { reset(step % buckets_); }
-
-    // Up to `needed` victims, first to leave first, taken out of their lists; used ones from step `last` down to
-    // `first`.
-    const std::vector<Victim>& take(size_t needed, uint32_t first, uint32_t last) {
-        chosen_.clear();
-        while (chosen_.size() < needed && nodes_[dead()].next != dead()) {
-            const uint32_t last_use = nodes_[nodes_[dead()].next].last_use;
-            take_segment(dead(), last_use, needed);
+    // Rows that die at `step` come between these two.
+    void open_dead(uint32_t step) {
+        if (dead_begin_ > 64 && 2 * dead_begin_ > dead_.size()) {
+            dead_.erase(dead_.begin(), dead_.begin() + static_cast<std::ptrdiff_t>(dead_begin_));
+            dead_begin_ = 0;
         }
+        dead_.push_back({step, RowLists::List{}});
+    }
+    void die(uint32_t row) {
+        lists_.append(dead_.back().rows, row);
+        ++dead_entries_;
+        ++dead_rows_;
+    }
+    void close_dead(RowTable& rows) {
+        if (dead_.back().rows.count == 0) dead_.pop_back();
+        if (dead_entries_ > 2 * dead_rows_ + SLACK) sweep(rows);
+    }
+
+    // A dead row is used again at `step`; the caller has cleared its stamp.
+    void revive(uint32_t row, uint32_t step) {
+        --dead_rows_;
+        use_next(row, step);
+    }
+
+    // Up to `needed` victims, first to leave first, taken out of their lists: the dead ones, then those used from step
+    // `last` down to `first`. `dead` of them were dead.
+    const std::vector<Victim>& take(RowTable& rows, size_t needed, uint32_t first, uint32_t last, size_t& dead) {
+        chosen_.clear();
+        while (chosen_.size() < needed && dead_begin_ < dead_.size()) {
+            DeadList& oldest = dead_[dead_begin_];
+            dead_entries_ -= oldest.rows.count;
+            take_segment(rows, oldest.rows, oldest.step + 1, needed);
+            dead_entries_ += oldest.rows.count;
+            if (oldest.rows.count == 0) ++dead_begin_;
+        }
+        dead = chosen_.size();
+        dead_rows_ -= dead;
         for (uint32_t step = last + 1; step > first && chosen_.size() < needed; --step) {
-            take_segment((step - 1) % buckets_, ANY, needed);
+            take_segment(rows, used(step - 1), ANY, needed);
         }
         return chosen_;
     }
 
   private:
-    static constexpr uint32_t ANY = 0xFFFFFFFFu;
+    static constexpr uint32_t ANY = 0;
+    static constexpr size_t SLACK = 4096;
 
-    struct Node {
-        uint64_t location = 0;
-        uint32_t row = 0;
-        uint32_t last_use = 0;
-        uint32_t previous = 0;
-        uint32_t next = 0;
+    struct DeadList {
+        uint32_t step;
+        RowLists::List rows;
     };
 
-    uint32_t dead() const { return buckets_; }
-    Node& at(uint32_t slot) { return nodes_[slot + buckets_ + 1]; }
-    void reset(uint32_t list) { nodes_[list].previous = nodes_[list].next = list; }
+    RowLists::List& used(uint32_t step) { return used_[step & (used_.size() - 1)]; }
 
-    void append(uint32_t list, uint32_t slot) {
-        const uint32_t number = slot + buckets_ + 1;
-        Node& node = nodes_[number];
-        node.previous = nodes_[list].previous;
-        node.next = list;
-        nodes_[node.previous].next = number;
-        nodes_[list].previous = number;
-    }
-
-    // The rows at the head of `list` with this last use (or all of it): as many as are needed, smaller location first.
-    void take_segment(uint32_t list, uint32_t last_use, size_t needed) {
+    // The rows of a list (those with this stamp), as many as are needed, smaller location first; the rest is listed again.
+    void take_segment(RowTable& rows, RowLists::List& list, uint32_t stamp, size_t needed) {
+        if (list.count == 0) return;
         segment_.clear();
-        for (uint32_t number = nodes_[list].next; number != list; number = nodes_[number].next) {
-            const Node& node = nodes_[number];
-            if (last_use != ANY && node.last_use != last_use) break;
-            segment_.push_back({node.location, number - buckets_ - 1, node.row});
+        lists_.for_each(list, [&](uint32_t row) { segment_.push_back({0, row, 0}); });
+        lists_.clear(list);
+        size_t found = 0;
+        for (size_t i = 0; i < segment_.size(); ++i) {
+            if (i + NEAR < segment_.size()) rows.prefetch(segment_[i + NEAR].row);
+            const Row& row = rows[segment_[i].row];
+            if (stamp != ANY && (row.slot == NO_SLOT || row.stamp != stamp)) continue;
+            segment_[found++] = {row.location, segment_[i].row, row.slot};
         }
-        const auto by_location = [](const Victim& a, const Victim& b) { return a.location < b.location; };
-        const size_t wanted = std::min(needed - chosen_.size(), segment_.size());
+        segment_.resize(found);
+        const size_t wanted = std::min(needed - chosen_.size(), found);
         const auto end = segment_.begin() + static_cast<std::ptrdiff_t>(wanted);
-        if (wanted < segment_.size()) std::nth_element(segment_.begin(), end, segment_.end(), by_location);
-        std::sort(segment_.begin(), end, by_location);
-        for (auto victim = segment_.begin(); victim != end; ++victim) {
-            unlink(victim->slot);
-            chosen_.push_back(*victim);
+        if (wanted < found) {
+            std::nth_element(segment_.begin(), end, segment_.end(),
+                             [](const Victim& a, const Victim& b) { return a.location < b.location; });
+            for (auto rest = end; rest != segment_.end(); ++rest) lists_.append(list, rest->row);
+            segment_.resize(wanted);
         }
+        sort_by_location(segment_, spare_);
+        chosen_.insert(chosen_.end(), segment_.begin(), segment_.end());
     }
 
-    uint32_t buckets_;
-    std::vector<Node> nodes_;  // list heads [0, buckets_], then one node a slot
-    std::vector<Victim> chosen_, segment_;
+    // Drop the stale entries.
+    void sweep(RowTable& rows) {
+        size_t kept = dead_begin_;
+        dead_entries_ = 0;
+        for (size_t i = dead_begin_; i < dead_.size(); ++i) {
+            DeadList old = dead_[i];
+            DeadList fresh{old.step, RowLists::List{}};
+            stale_.clear();
+            lists_.for_each(old.rows, [&](uint32_t row) { stale_.push_back(row); });
+            lists_.clear(old.rows);
+            for (size_t k = 0; k < stale_.size(); ++k) {
+                if (k + NEAR < stale_.size()) rows.prefetch(stale_[k + NEAR]);
+                const Row& row = rows[stale_[k]];
+                if (row.slot != NO_SLOT && row.stamp == old.step + 1) lists_.append(fresh.rows, stale_[k]);
+            }
+            dead_entries_ += fresh.rows.count;
+            if (fresh.rows.count > 0) dead_[kept++] = fresh;
+        }
+        dead_.resize(kept);
+    }
+
+    static constexpr size_t NEAR = 16;
+
+    RowLists lists_;
+    std::vector<RowLists::List> used_;  // by step of the next use, modulo
+    std::vector<DeadList> dead_;        // from dead_begin_ on: by step of the last use, ascending
+    size_t dead_begin_ = 0, dead_entries_ = 0, dead_rows_ = 0;
+    std::vector<Victim> chosen_, segment_, spare_;
+    std::vector<uint32_t> stale_;
 };
 
 }  // namespace headrace::plan
