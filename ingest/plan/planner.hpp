@@ -180,34 +180,44 @@ class WindowPlanner {
         uint32_t* const rows = uses_.rows(batch);
         const auto link = static_cast<uint32_t>(batch.first_use);
         for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) index_.prefetch(locations[i]);
-        for (size_t begin = 0; begin < batch.count; begin += LOT) {
+        // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they need
+        // has been prefetched.
+        uint32_t others[2][LOT], waiting = 0;
+        for (size_t begin = 0, lot = 0; begin < batch.count; begin += LOT, ++lot) {
             const size_t end = std::min(begin + LOT, batch.count);
-            // Rows that are in their home lines, without branches; then the others.
-            size_t others[LOT], other = 0;
-            uint32_t unused = 0;
+            uint32_t other = 0, unused = 0;
             for (size_t i = begin; i < end; ++i) {
                 if (i + NEAR < batch.count) index_.prefetch(locations[i + NEAR]);
                 IndexLine& line = index_.home(locations[i]);
                 const unsigned entry = line.find(locations[i]), at = entry % IndexLine::ENTRIES;
                 const bool found = entry < IndexLine::ENTRIES;
-                rows[i] = line.row[at];
+                rows[i] = line.row(at);
                 links_[i] = line.link[at];
                 uint32_t* const target = found ? &line.link[at] : &unused;
                 *target = link + static_cast<uint32_t>(i);
-                others[other] = i;
+                others[lot % 2][other] = static_cast<uint32_t>(i);
                 other += !found;
             }
+            for (uint32_t k = 0; k < other; ++k) index_.prefetch_displaced(locations[others[lot % 2][k]]);
+            enter_others(locations, batch, others[(lot + 1) % 2], waiting);
             rows_.prefetch_added(other);
-            for (size_t k = 0; k < other; ++k) {
-                const size_t i = others[k];
-                RowIndex::Place place = index_.find(locations[i]);
-                if (place.line == nullptr) place = index_.add(locations[i], rows_.add(locations[i]), outside());
-                rows[i] = place.row();
-                links_[i] = place.link();
-                place.link() = link + static_cast<uint32_t>(i);
-            }
+            waiting = other;
+            if (end == batch.count) enter_others(locations, batch, others[lot % 2], waiting);
         }
         return examine(locations, batch);
+    }
+
+    // The same for rows of the batch, by position, that are new or displaced in the index.
+    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const uint32_t* others, uint32_t count) {
+        uint32_t* const rows = uses_.rows(batch);
+        for (uint32_t k = 0; k < count; ++k) {
+            const uint32_t i = others[k];
+            RowIndex::Place place = index_.find(locations[i]);
+            if (place.line == nullptr) place = index_.add(locations[i], rows_.add(locations[i]), outside());
+            rows[i] = place.row();
+            links_[i] = place.link();
+            place.link() = static_cast<uint32_t>(batch.first_use) + i;
+        }
     }
 
     PushResult examine(const uint64_t* locations, const WindowUses::Batch& batch) {
@@ -266,27 +276,23 @@ class WindowPlanner {
     // The last use of each row of the batch gets to know its next one.
     void note_uses(const WindowUses::Batch& batch) {
         const uint32_t* const rows = uses_.rows(batch);
-        const auto size = static_cast<uint32_t>(uses_.size());
-        const uint64_t first = uses_.first_use();
+        const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
         const uint32_t tail = uses_.tail();
+        const uint32_t code = uses_.code_of(tail);
+        const WindowUses::Places places = uses_.places();
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
-            const size_t count = std::min(LOT, batch.count - begin);
-            size_t places[LOT], others[LOT];
-            uint32_t gaps[LOT];
-            size_t known = 0, other = 0;
-            for (size_t i = begin; i < begin + count; ++i) {
-                const uint32_t use = links_[i] - static_cast<uint32_t>(first);
+            const size_t end = std::min(begin + LOT, batch.count);
+            size_t known[LOT], others[LOT], known_count = 0, other = 0;
+            for (size_t i = begin; i < end; ++i) {
+                const uint32_t use = links_[i] - first;
+                known[known_count] = places.of(use);
                 others[other] = i;
+                known_count += use < size;
                 other += use >= size;
-                if (use >= size) continue;
-                const uint32_t step = uses_.step_of(first + use);
-                const WindowUses::Batch& before = uses_.batch(step);
-                gaps[known] = tail - step;
-                places[known] = before.place + (first + use - before.first_use);
-                uses_.prefetch_gap(places[known++]);
             }
+            for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(known[k]);
             for (size_t k = 0; k < other; ++k) rows_.prefetch(rows[others[k]]);
-            for (size_t k = 0; k < known; ++k) uses_.set_gap(places[k], gaps[k]);
+            for (size_t k = 0; k < known_count; ++k) uses_.set_code(known[k], code);
             for (size_t k = 0; k < other; ++k) {
                 const uint32_t number = rows[others[k]];
                 Row& row = rows_[number];
@@ -312,12 +318,13 @@ class WindowPlanner {
     // write-back: the earliest one that may still come is ahead of the next batch to be pushed.
     void forget_write_backs() {
         const uint64_t next_move = 2 * uint64_t{uses_.tail()};
-        size_t begin = 0, done = 0;
+        size_t begin = written_begin_, done = 0;
         for (; done < write_backs_.size(); ++done) {
             const WriteBacks& oldest = write_backs_[done];
             if (!finished_ && next_move <= 1 + uint64_t{oldest.move} + horizon_) break;
             for (size_t i = begin; i < oldest.rows_end; ++i) {
-                if (i + NEAR < oldest.rows_end) index_.prefetch(written_[i + NEAR]);
+                if (i + 2 * NEAR < oldest.rows_end) index_.prefetch(written_[i + 2 * NEAR]);
+                if (i + NEAR < oldest.rows_end) index_.prefetch_displaced(written_[i + NEAR]);
                 const RowIndex::Place place = index_.find(written_[i]);
                 const auto later = static_cast<uint32_t>(uses_.end_use() - oldest.end_use);
                 if (place.line == nullptr || place.link() - static_cast<uint32_t>(oldest.end_use) < later) continue;
@@ -327,9 +334,12 @@ class WindowPlanner {
             begin = oldest.rows_end;
         }
         if (done == 0) return;
-        written_.erase(written_.begin(), written_.begin() + static_cast<std::ptrdiff_t>(begin));
+        written_begin_ = begin;
         write_backs_.erase(write_backs_.begin(), write_backs_.begin() + static_cast<std::ptrdiff_t>(done));
+        if (2 * written_begin_ < written_.size()) return;
+        written_.erase(written_.begin(), written_.begin() + static_cast<std::ptrdiff_t>(begin));
         for (WriteBacks& rest : write_backs_) rest.rows_end -= begin;
+        written_begin_ = 0;
     }
 
     // Slots of the batch's rows, in next_slots_; missing_ has the positions of those that are not resident.
@@ -418,13 +428,15 @@ class WindowPlanner {
         hot.resize(batch.count);
         urgent.resize(batch.count);
         // Branches on gaps are hard to foresee, so that the rows are told apart without any, lot by lot.
+        const uint32_t now = uses_.code_of(step);
         victims_.open_dead(step);
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
             const size_t end = std::min(begin + LOT, batch.count);
-            uint32_t dead[LOT], used[LOT], next[LOT];
+            uint32_t dead[LOT], used[LOT], next[LOT], gaps[LOT];
             size_t dead_count = 0, used_count = 0;
+            uses_.gaps(batch.place + begin, end - begin, now, gaps);
             for (size_t i = begin; i < end; ++i) {
-                const uint32_t row = rows[i], gap = uses_.gap(batch.place + i);
+                const uint32_t row = rows[i], gap = gaps[i - begin];
                 const bool cold = row >= hot_count_;
                 hot[i] = !cold;
                 urgent[i] = (window_ == 0) | (gap == 1);
@@ -455,6 +467,7 @@ class WindowPlanner {
     size_t missing_count_ = 0;
     std::vector<uint32_t> links_;  // scratch of push
     std::vector<uint64_t> written_;        // locations of dead rows that were written back, oldest first
+    size_t written_begin_ = 0;             // those before are forgotten
     std::vector<WriteBacks> write_backs_;  // what of it belongs together
     uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 31;
     size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, problem_ = 0;
