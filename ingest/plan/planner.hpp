@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_set>
 #include <vector>
 
 #include "row_index.hpp"
-#include "row_table.hpp"
+#include "row_states.hpp"
 #include "victims.hpp"
 #include "window_uses.hpp"
 
@@ -31,19 +30,13 @@ struct Movement {
         fetch_wait.clear();
         slot_wait.clear();
     }
-    void reserve_fetches(size_t count) {
-        fetch_locations.reserve(count);
-        fetch_slots.reserve(count);
-        fetch_unique.reserve(count);
-        fetch_wait.reserve(count);
-        slot_wait.reserve(count);
-    }
-    void add_fetch(uint64_t location, int64_t slot, int64_t unique, int64_t row_wait, int64_t wait_of_slot) {
-        fetch_locations.push_back(location);
-        fetch_slots.push_back(slot);
-        fetch_unique.push_back(unique);
-        fetch_wait.push_back(row_wait);
-        slot_wait.push_back(wait_of_slot);
+    // As many fetches are written by the caller, one by one.
+    void resize_fetches(size_t count) {
+        fetch_locations.resize(count);
+        fetch_slots.resize(count);
+        fetch_unique.resize(count);
+        fetch_wait.resize(count);
+        slot_wait.resize(count);
     }
     size_t nbytes() const {
         return 8 * (evict_locations.capacity() + evict_slots.capacity() + fetch_locations.capacity() +
@@ -59,8 +52,8 @@ enum PushResult : int { PUSHED = 0, DUPLICATE = 1, TOO_LARGE = 2 };
 
 class WindowPlanner {
   public:
-    // Steps are counted in 32 bits, moves (two a step) too.
-    static constexpr uint32_t MAX_STEPS = 0x7FFFFF00u;
+    // Moves, two a step, are held in 31 bits.
+    static constexpr uint32_t MAX_STEPS = 0x3FFFFF00u;
 
     WindowPlanner(uint32_t window, uint32_t capacity, uint32_t r_rows, uint32_t horizon, bool overlap = true)
         : window_(window),
@@ -74,10 +67,10 @@ class WindowPlanner {
     // The position of the first duplicate, or count. Hot rows have the row numbers [0, count), which is their R slot too.
     size_t set_hot(const uint64_t* locations, size_t count) {
         index_.reserve(count);
-        rows_.reserve(count);
+        states_.reserve(count);
         for (size_t i = 0; i < count; ++i) {
             if (index_.find(locations[i]).line != nullptr) return i;
-            index_.add(locations[i], rows_.add(locations[i]), outside());
+            index_.add(locations[i], states_.add(), outside());
             hot_count_ = static_cast<uint32_t>(i + 1);
         }
         return count;
@@ -88,7 +81,7 @@ class WindowPlanner {
     PushResult push(const uint64_t* locations, size_t count) {
         const WindowUses::Batch batch = uses_.prepare(count);
         index_.reserve(count);
-        rows_.reserve(count);
+        states_.reserve(count);
         victims_.reserve(count);
         if (links_.size() < count) {
             links_.resize(count);
@@ -97,7 +90,8 @@ class WindowPlanner {
         const PushResult result = enter(locations, batch);
         if (result != PUSHED) return result;
         note_uses(batch);
-        uses_.append(batch);
+        uses_.append(batch, locations);
+        last_count_ = count;
         peak_window_rows_ = std::max(peak_window_rows_, uses_.size());
         forget_write_backs();
         return PUSHED;
@@ -152,7 +146,7 @@ class WindowPlanner {
     size_t window_steps() const { return uses_.tail() - uses_.head(); }
     size_t window_size(size_t i) const { return uses_.batch(uses_.head() + static_cast<uint32_t>(i)).count; }
 
-    // For tests: the links of old uses are renewed after so many uses, before they could be taken for new ones.
+    // For tests: the links of old uses are renewed after so many uses, before they could be taken for new ones (at most 2^30).
     void set_renumber_after(uint64_t uses) { renumber_after_ = uses; }
 
   private:
@@ -162,24 +156,34 @@ class WindowPlanner {
         uint64_t end_use;
         size_t rows_end;  // of written_
     };
+    struct Missing {
+        uint32_t position;  // in the batch
+        uint32_t written;   // move of the row's last write-back, + 1; 0: none that matters
+    };
     static constexpr size_t FAR = 24, NEAR = 24;
 
     size_t nbytes() const {
-        return sizeof(*this) + index_.nbytes() + rows_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() +
+        return sizeof(*this) + index_.nbytes() + states_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() +
                ahead.nbytes() + (slots.capacity() + next_slots_.capacity()) * 8 + hot.capacity() + urgent.capacity() +
-               (missing_.capacity() + links_.capacity()) * 4 + written_.capacity() * 8 +
+               missing_.capacity() * sizeof(Missing) + links_.capacity() * 4 + written_.capacity() * 8 +
                write_backs_.capacity() * sizeof(WriteBacks);
     }
 
-    // A link that is that of no use of the window.
-    uint32_t outside() const { return static_cast<uint32_t>(uses_.first_use() - 1); }
+    // A link that is that of no use of the window, nor of the last batch.
+    uint32_t outside() const { return static_cast<uint32_t>(uses_.first_use()) - (1u << 30); }
+    // Whether a link is that of a use of the last batch, which with a window of 0 is not in the window any more.
+    bool in_last_batch(uint32_t link) const {
+        return static_cast<uint32_t>(uses_.end_use()) - 1 - link < static_cast<uint32_t>(last_count_);
+    }
 
     // Row numbers and last uses of the batch; links_ keeps what the last uses were before. Changes nothing if it is
     // refused.
     PushResult enter(const uint64_t* locations, const WindowUses::Batch& batch) {
         uint32_t* const rows = uses_.rows(batch);
         const auto link = static_cast<uint32_t>(batch.first_use);
-        for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) index_.prefetch(locations[i]);
+        IndexLine* lines[LOT];  // home lines of the next NEAR rows, a ring
+        static_assert(NEAR < LOT, "the ring holds them");
+        for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) lines[i] = index_.prefetch(locations[i]);
         // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they need
         // has been prefetched.
         uint32_t others[2][LOT], waiting = 0;
@@ -187,8 +191,8 @@ class WindowPlanner {
             const size_t end = std::min(begin + LOT, batch.count);
             uint32_t other = 0, unused = 0;
             for (size_t i = begin; i < end; ++i) {
-                if (i + NEAR < batch.count) index_.prefetch(locations[i + NEAR]);
-                IndexLine& line = index_.home(locations[i]);
+                if (i + NEAR < batch.count) lines[(i + NEAR) % LOT] = index_.prefetch(locations[i + NEAR]);
+                IndexLine& line = *lines[i % LOT];
                 const unsigned entry = line.find(locations[i]), at = entry % IndexLine::ENTRIES;
                 const bool found = entry < IndexLine::ENTRIES;
                 rows[i] = line.row(at);
@@ -200,7 +204,7 @@ class WindowPlanner {
             }
             for (uint32_t k = 0; k < other; ++k) index_.prefetch_displaced(locations[others[lot % 2][k]]);
             enter_others(locations, batch, others[(lot + 1) % 2], waiting);
-            rows_.prefetch_added(other);
+            states_.prefetch_added(other);
             waiting = other;
             if (end == batch.count) enter_others(locations, batch, others[lot % 2], waiting);
         }
@@ -213,7 +217,7 @@ class WindowPlanner {
         for (uint32_t k = 0; k < count; ++k) {
             const uint32_t i = others[k];
             RowIndex::Place place = index_.find(locations[i]);
-            if (place.line == nullptr) place = index_.add(locations[i], rows_.add(locations[i]), outside());
+            if (place.line == nullptr) place = index_.add(locations[i], states_.add(), outside());
             rows[i] = place.row();
             links_[i] = place.link();
             place.link() = static_cast<uint32_t>(batch.first_use) + i;
@@ -224,13 +228,11 @@ class WindowPlanner {
         const uint32_t* const rows = uses_.rows(batch);
         const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
         const auto count = static_cast<uint32_t>(batch.count);
-        const uint32_t last_batch =
-            size > 0 ? static_cast<uint32_t>(uses_.batch(uses_.tail() - 1).count) : uint32_t{0};
         uint32_t hot = 0, shared = 0, twice = 0;
         for (uint32_t i = 0; i < count; ++i) {
             const uint32_t use = links_[i] - first, cold = rows[i] >= hot_count_;
             hot += 1 - cold;
-            shared += cold & (use < size) & (use >= size - last_batch);
+            shared += cold & in_last_batch(links_[i]);
             twice += use - size < count;
         }
         if (twice > 0) {
@@ -249,12 +251,15 @@ class WindowPlanner {
         return PUSHED;
     }
 
-    size_t first_duplicate(const uint32_t* rows, size_t count) {
-        std::unordered_set<uint32_t> seen;
-        for (size_t i = 0; i < count; ++i) {
-            if (!seen.insert(rows[i]).second) return i;
+    static size_t first_duplicate(const uint32_t* rows, size_t count) {
+        std::vector<uint64_t> keys(count);  // row, position
+        for (size_t i = 0; i < count; ++i) keys[i] = uint64_t{rows[i]} << 32 | i;
+        std::sort(keys.begin(), keys.end());
+        size_t first = count;
+        for (size_t k = 1; k < count; ++k) {
+            if (keys[k] >> 32 == keys[k - 1] >> 32) first = std::min<size_t>(first, keys[k] & 0xFFFFFFFFu);
         }
-        return count;
+        return first;
     }
 
     // The rows of the batch get the links back that they had before it; those that were new are forgotten.
@@ -267,9 +272,9 @@ class WindowPlanner {
         for (size_t i = 0; i < batch.count; ++i) {
             const RowIndex::Place place = index_.find(locations[i]);
             if (place.line == nullptr || rows[i] < hot_count_ || place.link() - first < size) continue;
-            if (rows_[rows[i]].slot != NO_SLOT || rows_[rows[i]].stamp != 0) continue;
+            if (states_[rows[i]] != AWAY) continue;  // it is resident, or its write-back is remembered
             index_.remove(place);
-            rows_.remove(rows[i]);
+            states_.remove(rows[i]);
         }
     }
 
@@ -291,25 +296,23 @@ class WindowPlanner {
                 other += use >= size;
             }
             for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(known[k]);
-            for (size_t k = 0; k < other; ++k) rows_.prefetch(rows[others[k]]);
+            for (size_t k = 0; k < other; ++k) states_.prefetch(rows[others[k]]);
             for (size_t k = 0; k < known_count; ++k) uses_.set_code(known[k], code);
             for (size_t k = 0; k < other; ++k) {
                 const uint32_t number = rows[others[k]];
-                Row& row = rows_[number];
-                if (row.slot == NO_SLOT || number < hot_count_) continue;
-                row.stamp = 0;  // it was dead
-                victims_.revive(number, tail);
+                if (states_[number] >= AWAY || number < hot_count_) continue;
+                victims_.revive(states_[number] - r_rows_, tail);  // it was dead
             }
         }
     }
     static constexpr size_t LOT = 64;
 
-    // Links of rows outside the window move up to it, so that none is ever 2^31 uses behind.
+    // Links of rows outside the window move up to it, so that none is ever more than 2^31 uses behind.
     void renumber() {
         const auto first = static_cast<uint32_t>(uses_.first_use());
         const auto size = static_cast<uint32_t>(uses_.size());
         index_.for_each([&](RowIndex::Place place) {
-            if (place.link() - first >= size) place.link() = first - 1;
+            if (place.link() - first >= size && !in_last_batch(place.link())) place.link() = outside();
         });
         renumbered_at_ = uses_.end_use();
     }
@@ -328,7 +331,7 @@ class WindowPlanner {
                 const RowIndex::Place place = index_.find(written_[i]);
                 const auto later = static_cast<uint32_t>(uses_.end_use() - oldest.end_use);
                 if (place.line == nullptr || place.link() - static_cast<uint32_t>(oldest.end_use) < later) continue;
-                rows_.remove(place.row());
+                states_.remove(place.row());
                 index_.remove(place);
             }
             begin = oldest.rows_end;
@@ -342,18 +345,18 @@ class WindowPlanner {
         written_begin_ = 0;
     }
 
-    // Slots of the batch's rows, in next_slots_; missing_ has the positions of those that are not resident.
+    // Slots of the batch's rows, in next_slots_; missing_ has those that are not resident.
     void look_up(const WindowUses::Batch& batch) {
         const uint32_t* const rows = uses_.rows(batch);
         next_slots_.resize(batch.count);
         if (missing_.size() < batch.count) missing_.resize(batch.count);
         size_t missing = 0;
         for (size_t i = 0; i < batch.count; ++i) {
-            if (i + FAR < batch.count) rows_.prefetch(rows[i + FAR]);
-            const uint32_t slot = rows_[rows[i]].slot;
-            next_slots_[i] = slot;
-            missing_[missing] = static_cast<uint32_t>(i);
-            missing += slot == NO_SLOT;
+            if (i + FAR < batch.count) states_.prefetch(rows[i + FAR]);
+            const RowState state = states_[rows[i]];
+            next_slots_[i] = state;
+            missing_[missing] = {static_cast<uint32_t>(i), state - AWAY};
+            missing += state >= AWAY;
         }
         missing_count_ = missing;
     }
@@ -364,41 +367,44 @@ class WindowPlanner {
                Movement& movement) {
         if (missing_count_ == 0) return;
         const uint32_t* const rows = uses_.rows(batch);
+        const uint64_t* const locations = uses_.locations(batch);
         size_t cold = 0;
-        for (size_t k = 0; k < missing_count_; ++k) cold += rows[missing_[k]] >= hot_count_;
-        const size_t unused = cache_capacity_ - used_slots_;
+        for (size_t k = 0; k < missing_count_; ++k) cold += rows[missing_[k].position] >= hot_count_;
+        const size_t unused = cache_capacity_ - victims_.used_slots();
         size_t dead = 0;
-        const auto& chosen =
-            victims_.take(rows_, cold > unused ? cold - unused : 0, first_use, uses_.tail() - 1, dead);
+        const auto& chosen = victims_.take(cold > unused ? cold - unused : 0, first_use, uses_.tail() - 1, dead);
         evict(chosen, dead, move, movement);
-        const size_t room = missing_count_ - cold + std::min(cold, unused + chosen.size());
-        movement.reserve_fetches(room);
-        size_t left = 0;
+        movement.resize_fetches(missing_count_ - cold + std::min(cold, unused + chosen.size()));
+        size_t left = 0, done = 0;
         auto victim = chosen.begin();
         for (size_t k = 0; k < missing_count_; ++k) {
-            const uint32_t i = missing_[k], number = rows[i];
+            const auto [i, written] = missing_[k];
+            const uint32_t number = rows[i];
             uint32_t slot = number;
             int64_t slot_wait = NEVER;
             if (number >= hot_count_) {
-                if (used_slots_ < cache_capacity_) {
-                    slot = r_rows_ + used_slots_++;
+                if (victims_.used_slots() < cache_capacity_) {
+                    slot = r_rows_ + victims_.place_new(locations[i], number);
                 } else if (victim != chosen.end()) {
-                    slot = victim->slot;
+                    slot = r_rows_ + victim->slot;
+                    victims_.place(victim->slot, locations[i], number);
                     slot_wait = move;
                     ++victim;
                 } else {
-                    missing_[left++] = i;
+                    missing_[left++] = missing_[k];
                     continue;
                 }
             }
-            Row& row = rows_[number];
-            const bool waits = row.stamp > 0 && move - (row.stamp - 1) <= horizon_;
-            movement.add_fetch(row.location, slot, i, waits ? int64_t{row.stamp} - 1 : NEVER, slot_wait);
-            row.slot = slot;
-            row.stamp = 0;
+            const bool waits = written > 0 && move - (written - 1) <= horizon_;
+            movement.fetch_locations[done] = locations[i];
+            movement.fetch_slots[done] = slot;
+            movement.fetch_unique[done] = i;
+            movement.fetch_wait[done] = waits ? int64_t{written} - 1 : NEVER;
+            movement.slot_wait[done++] = slot_wait;
+            states_[number] = slot;
             places[i] = slot;
         }
-        resident_ += movement.fetch_slots.size();
+        resident_ += done;
         peak_resident_ = std::max(peak_resident_, resident_);
         missing_count_ = left;
     }
@@ -407,12 +413,10 @@ class WindowPlanner {
         movement.evict_locations.resize(chosen.size());
         movement.evict_slots.resize(chosen.size());
         for (size_t k = 0; k < chosen.size(); ++k) {
-            if (k + NEAR < chosen.size()) rows_.prefetch(chosen[k + NEAR].row);
-            Row& row = rows_[chosen[k].row];
-            row.slot = NO_SLOT;
-            row.stamp = move + 1;
+            if (k + NEAR < chosen.size()) states_.prefetch(chosen[k + NEAR].row);
+            states_[chosen[k].row] = AWAY | (move + 1);
             movement.evict_locations[k] = chosen[k].location;
-            movement.evict_slots[k] = chosen[k].slot;
+            movement.evict_slots[k] = int64_t{r_rows_} + chosen[k].slot;
         }
         resident_ -= chosen.size();
         if (dead > 0) {
@@ -428,7 +432,11 @@ class WindowPlanner {
         hot.resize(batch.count);
         urgent.resize(batch.count);
         // Branches on gaps are hard to foresee, so that the rows are told apart without any, lot by lot.
-        const uint32_t now = uses_.code_of(step);
+        // In locals, since a byte written could be one of anything else.
+        uint8_t *const is_hot = hot.data(), *const is_urgent = urgent.data();
+        const int64_t* const places = slots.data();
+        const uint32_t now = uses_.code_of(step), hot_count = hot_count_, r_rows = r_rows_;
+        const bool all_urgent = window_ == 0;
         victims_.open_dead(step);
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
             const size_t end = std::min(begin + LOT, batch.count);
@@ -436,41 +444,38 @@ class WindowPlanner {
             size_t dead_count = 0, used_count = 0;
             uses_.gaps(batch.place + begin, end - begin, now, gaps);
             for (size_t i = begin; i < end; ++i) {
-                const uint32_t row = rows[i], gap = gaps[i - begin];
-                const bool cold = row >= hot_count_;
-                hot[i] = !cold;
-                urgent[i] = (window_ == 0) | (gap == 1);
-                dead[dead_count] = used[used_count] = row;
+                const uint32_t gap = gaps[i - begin];
+                const bool cold = rows[i] >= hot_count;
+                is_hot[i] = !cold;
+                is_urgent[i] = all_urgent | (gap == 1);
+                dead[dead_count] = used[used_count] = static_cast<uint32_t>(places[i]) - r_rows;
                 next[used_count] = step + gap;
                 dead_count += cold & (gap == 0);
                 used_count += cold & (gap > 1);
             }
-            for (size_t k = 0; k < dead_count; ++k) rows_.prefetch(dead[k]);
+            for (size_t k = 0; k < dead_count; ++k) victims_.prefetch(dead[k]);
             for (size_t k = 0; k < used_count; ++k) victims_.use_next(used[k], next[k]);
-            for (size_t k = 0; k < dead_count; ++k) {
-                rows_[dead[k]].stamp = step + 1;
-                victims_.die(dead[k]);
-            }
+            for (size_t k = 0; k < dead_count; ++k) victims_.die(dead[k]);
         }
-        victims_.close_dead(rows_);
+        victims_.close_dead();
     }
 
     uint32_t window_, cache_capacity_, r_rows_, horizon_;
     bool overlap_, finished_ = false, looked_up_ = false;
-    uint32_t hot_count_ = 0, used_slots_ = 0;
+    uint32_t hot_count_ = 0;
     WindowUses uses_;
     RowIndex index_;
-    RowTable rows_;
+    RowStates states_;
     Victims victims_;
     std::vector<int64_t> next_slots_;  // of the rows of the step that was looked up last
-    std::vector<uint32_t> missing_;    // positions of those of them that are not resident
+    std::vector<Missing> missing_;     // those of them that are not resident
     size_t missing_count_ = 0;
     std::vector<uint32_t> links_;  // scratch of push
     std::vector<uint64_t> written_;        // locations of dead rows that were written back, oldest first
     size_t written_begin_ = 0;             // those before are forgotten
     std::vector<WriteBacks> write_backs_;  // what of it belongs together
-    uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 31;
-    size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, problem_ = 0;
+    uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 30;
+    size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, last_count_ = 0, problem_ = 0;
     size_t peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0;
 };
 

@@ -36,17 +36,18 @@ struct alignas(64) IndexLine {
         for (unsigned e = 0; e < ENTRIES; ++e) row_and_count[e] = (count >> 2 * e & 3) << ROW_BITS | row(e);
     }
 
-    // The first entry of a location, or ENTRIES. Without branches, which nobody could foresee: by arithmetic.
+    // The first entry of a location, or ENTRIES. Without branches, which nobody could foresee.
     unsigned find(uint64_t wanted) const {
-        const unsigned other0 = location[0] != wanted, other1 = location[1] != wanted, other2 = location[2] != wanted,
-                       other3 = location[3] != wanted;
-        return other0 * (1 + other1 * (1 + other2 * (1 + other3)));
+        const unsigned found = unsigned{location[0] == wanted} | unsigned{location[1] == wanted} << 1 |
+                               unsigned{location[2] == wanted} << 2 | unsigned{location[3] == wanted} << 3;
+        return FIRST_OF[found];
     }
+    static constexpr uint8_t FIRST_OF[16] = {4, 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0};
 };
 
 // Open addressing by lines: an entry stands in its home line or, if that was full, in the first line after it that had
 // room: it is displaced. How many entries of a home are displaced is counted, so that nearly always the home line alone
-// tells that a location is not there, and deletion moves nothing and leaves no tombstones. At most 60 % full.
+// tells that a location is not there, and deletion moves nothing and leaves no tombstones. At most 40 % full.
 class RowIndex {
   public:
     struct Place {
@@ -62,8 +63,11 @@ class RowIndex {
 
     size_t size() const { return size_; }
     size_t nbytes() const { return lines_.capacity() * sizeof(IndexLine); }
-    IndexLine& home(uint64_t location) { return lines_[home_of(location)]; }
-    void prefetch(uint64_t location) const { HEADRACE_PREFETCH_WRITE(&lines_[home_of(location)]); }
+    IndexLine* prefetch(uint64_t location) {
+        IndexLine* const home = &lines_[home_of(location)];
+        HEADRACE_PREFETCH_WRITE(home);
+        return home;
+    }
 
     // The line after the home line, if the location may be displaced, or would be by `add`; the home line is read.
     void prefetch_displaced(uint64_t location) const {
@@ -74,7 +78,7 @@ class RowIndex {
     // Room for so many more rows, without which `add` must not be called.
     void reserve(size_t more) {
         if (size_ + more > MAX_ROWS) throw std::overflow_error("more than 2^30 rows in the window and the arena");
-        const size_t least = (size_ + more) * 5 / 3 / IndexLine::ENTRIES + 1;
+        const size_t least = (size_ + more) * 5 / 2 / IndexLine::ENTRIES + 1;
         if (least <= lines_.size()) return;
         HugeVector<IndexLine> old(std::max(least, lines_.size() + lines_.size() / 4), free_line());
         old.swap(lines_);

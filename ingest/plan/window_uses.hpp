@@ -1,4 +1,4 @@
-// The batches of the window: row numbers, and when each row is used next.
+// The batches of the window: row numbers, locations, and when each row is used next.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace headrace::plan {
 // in one ring, in which each batch is contiguous. Next to each use stands a code of the step of the row's next use.
 class WindowUses {
   public:
-    static constexpr uint64_t MAX_USES = uint64_t{1} << 31;
+    static constexpr uint64_t MAX_USES = uint64_t{1} << 30;
 
     struct Batch {
         size_t place = 0;  // in the ring
@@ -27,7 +27,7 @@ class WindowUses {
         : wide_(window >= NARROW), modulus_(wide_ ? WIDE : NARROW), batches_(size_t{1} << bits(window)) {}
 
     size_t nbytes() const {
-        return rows_.capacity() * sizeof(uint32_t) + low_codes_.capacity() + high_codes_.capacity() * sizeof(uint16_t) +
+        return rows_.capacity() * sizeof(uint32_t) + locations_.capacity() * sizeof(uint64_t) + low_codes_.capacity() + high_codes_.capacity() * sizeof(uint16_t) +
                batches_.capacity() * sizeof(Batch);
     }
     uint32_t head() const { return head_; }
@@ -38,6 +38,7 @@ class WindowUses {
 
     const Batch& batch(uint32_t step) const { return batches_[step & (batches_.size() - 1)]; }
     uint32_t* rows(const Batch& batch) { return rows_.data() + batch.place; }
+    const uint64_t* locations(const Batch& batch) const { return locations_.data() + batch.place; }
 
     // Where the uses of a window that is not empty stand in the ring.
     struct Places {
@@ -74,13 +75,14 @@ class WindowUses {
 
     // Where a batch of `count` rows will stand; may throw, and changes nothing that can be seen.
     Batch prepare(size_t count) {
-        if (size() + count > MAX_USES) throw std::overflow_error("the window holds more than 2^31 unique rows");
+        if (size() + count > MAX_USES) throw std::overflow_error("the window holds more than 2^30 unique rows");
         if (!fits(count)) grow(count);
         return {place_for(count), count, end_use_};
     }
 
     // The prepared batch becomes the last one of the window; never throws.
-    void append(const Batch& prepared) {
+    void append(const Batch& prepared, const uint64_t* locations) {
+        std::copy_n(locations, prepared.count, locations_.data() + prepared.place);
         if (!empty() && prepared.place < batch(tail_ - 1).place) {
             wrap_use_ = prepared.first_use;
             wrap_back_ = newest_end();
@@ -94,7 +96,7 @@ class WindowUses {
 
     void drop_first() {
         ++head_;
-        if (wrap_use_ != NO_WRAP && first_use() >= wrap_use_) wrap_use_ = NO_WRAP;
+        if (empty() || !wrapped()) wrap_use_ = NO_WRAP;
     }
 
   private:
@@ -125,12 +127,14 @@ class WindowUses {
         const size_t size_now = size(), least = size_now + count;
         const size_t larger = std::max(least + least / 8, rows_.size() + rows_.size() / 2);
         HugeVector<uint32_t> rows(larger);
+        HugeVector<uint64_t> locations(larger);
         HugeVector<uint8_t> low(larger);
         HugeVector<uint16_t> high(wide_ ? larger : 0);
         size_t place = 0;
         for (uint32_t step = head_; step != tail_; ++step) {
             Batch& moved = batches_[step & (batches_.size() - 1)];
             std::copy_n(rows_.data() + moved.place, moved.count, rows.data() + place);
+            std::copy_n(locations_.data() + moved.place, moved.count, locations.data() + place);
             std::copy_n(low_codes_.data() + moved.place, moved.count, low.data() + place);
             if (wide_) std::copy_n(high_codes_.data() + moved.place, moved.count, high.data() + place);
             moved.place = place;
@@ -138,6 +142,7 @@ class WindowUses {
         }
         wrap_use_ = NO_WRAP;
         rows_.swap(rows);
+        locations_.swap(locations);
         low_codes_.swap(low);
         high_codes_.swap(high);
     }
@@ -146,6 +151,7 @@ class WindowUses {
     uint32_t modulus_;
     std::vector<Batch> batches_;  // ring by step
     HugeVector<uint32_t> rows_;   // ring by use
+    HugeVector<uint64_t> locations_;
     HugeVector<uint8_t> low_codes_;   // of the step of the row's next use: bits 0 to 7,
     HugeVector<uint16_t> high_codes_;  // and the others, where the window is long enough to need them
     uint32_t head_ = 0, tail_ = 0;
