@@ -21,7 +21,7 @@ from headrace.ingest.data_loader import DataLoader
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A number of rows, or "auto"."""
 
     name = "rows"
@@ -35,13 +35,13 @@ class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
 
 
-def _json_option(command: _F) -> _F:
+def json_option(command: _F) -> _F:
     return click.option(
-        "--json", "json_path", metavar="FILE", callback=_writable, help='Write the result as JSON ("-": stdout).'
+        "--json", "json_path", metavar="FILE", callback=writable, help='Write the result as JSON ("-": stdout).'
     )(command)
 
 
-def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """Refuse at once, not after an hour of work, what cannot be written."""
     if path is not None and os.path.isdir(path):
         raise click.BadParameter(f"{path!r} is a folder", ctx, param)
@@ -50,7 +50,7 @@ def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     return path
 
 
-def _report(result: dict[str, Any], json_path: str | None) -> None:
+def show_report(result: dict[str, Any], json_path: str | None) -> None:
     """A table for people, and JSON where it was asked for."""
     if json_path == "-":
         click.echo(json.dumps(result, indent=2))
@@ -102,11 +102,11 @@ def main() -> None:
 @click.option("--labels/--no-labels", default=True)
 @click.option("--max-cardinality", type=click.IntRange(1), help="Cap of the ids of a column.")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run wrote there.")
-@_json_option
+@json_option
 def generate_command(preset: str, out: str, compression: str, json_path: str | None, **options: Any) -> None:
     """Write synthetic files of a public dataset's format, with calibrated skew and learnable labels."""
     report = generate(preset, out, compression=None if compression == "none" else compression, **options)
-    _report(dataclasses.asdict(report), json_path)
+    show_report(dataclasses.asdict(report), json_path)
 
 
 @main.command("replay")
@@ -115,7 +115,7 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
 @click.option(
-    "--hot-rows", type=_HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
+    "--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
 )
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
@@ -125,7 +125,7 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
-@_json_option
+@json_option
 def replay(
     data: tuple[str, ...], dim: int, epochs: int, labels: bool, hot_rows: Any, json_path: str | None, **options: Any
 ) -> None:
@@ -137,7 +137,7 @@ def replay(
                 pass
         stats = loader.stats()
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    _report(stats, json_path)
+    show_report(stats, json_path)
 
 
 class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -182,13 +182,15 @@ def bench() -> None:
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@_json_option
+@json_option
 def bench_index_command(preset: str, json_path: str | None, **options: Any) -> None:
     """Samples a second that the index deduplicates and looks up; without a model."""
     from headrace.bench import bench_index
 
-    _report(bench_index(preset, **options), json_path)
+    show_report(bench_index(preset, **options), json_path)
 
+
+from headrace import cli_plan, cli_stats  # noqa: E402, F401 (they add their commands to the groups above)
 
 if __name__ == "__main__":
     sys.exit(main())
