@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from headrace.indexer.hotset import check_costs, touched_by_any
+from headrace.indexer.hotset import choose_hot, touched_by_any
 from headrace.indexer.indexed import F64, I64
 
 BAND = 0.01
@@ -52,16 +52,14 @@ def cost_curve(presence: F64, costs: RowCosts, *, world_size: int) -> CostCurve:
     Outside minus inside, divided by P, is the rule of :func:`choose_hot`, which rises with q; so the curve falls to the
     optimum and rises after it. ValueError for costs that are no costs, or with c_late < c_early.
     """
-    check_costs(presence, world_size, costs.c_early, costs.c_late, costs.c_ar)
-    if costs.c_late < costs.c_early:
-        raise ValueError(f"c_late is {costs.c_late}, c_early {costs.c_early}: a late row cannot cost less")
+    hot = choose_hot(presence, world_size=world_size, c_early=costs.c_early, c_late=costs.c_late, c_ar=costs.c_ar)
     order = np.argsort(-presence, kind="stable")
     q = presence[order]
     p = touched_by_any(q, world_size)
     outside = q * (costs.c_early + p * (costs.c_late - costs.c_early))
     inside = p * costs.c_ar
     cost = np.concatenate([[0.0], np.cumsum(inside)]) + np.concatenate([np.cumsum(outside[::-1])[::-1], [0.0]])
-    optimum = int(np.count_nonzero(outside > inside))
+    optimum = int(np.count_nonzero(hot))
     good = np.flatnonzero(cost <= cost[optimum] * (1 + BAND))
     return CostCurve(cost, order, optimum, min(int(good[0]), optimum), max(int(good[-1]), optimum))
 

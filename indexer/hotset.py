@@ -29,7 +29,7 @@ def choose_hot(presence: F64, *, world_size: int, c_early: float, c_late: float,
     and on it, and all-reduced. As c_late >= c_early the left side rises with q, so that this threshold is the exact
     optimum. A row that no batch contained is never hot. The mask may be empty. ValueError for other numbers.
     """
-    check_costs(presence, world_size, c_early, c_late, c_ar)
+    _check(presence, world_size, c_early, c_late, c_ar)
     if c_late < c_early:
         raise ValueError(f"c_late is {c_late}, c_early {c_early}: a late row cannot cost less than an early one")
     share = np.zeros_like(presence)
@@ -40,7 +40,7 @@ def choose_hot(presence: F64, *, world_size: int, c_early: float, c_late: float,
 
 def choose_hot_reducing_all(presence: F64, *, c_a2a: float, c_ar: float) -> Bool:
     """The rule of published systems, which all-reduce the whole of R at every step: q·c_a2a > c_ar. For comparison."""
-    check_costs(presence, 1, c_a2a, c_ar)
+    _check(presence, 1, c_a2a, c_ar)
     hot: Bool = presence * c_a2a > c_ar
     return hot
 
@@ -150,8 +150,7 @@ def _share(counts: I64, hot: Bool) -> float:
     return int(counts[hot].sum()) / total if total else 0.0
 
 
-def check_costs(presence: F64, world_size: int, *costs: float) -> None:
-    """ValueError unless costs are finite and not negative and presence lies in [0, 1]."""
+def _check(presence: F64, world_size: int, *costs: float) -> None:
     check_integer("world_size", world_size, 1, 1 << 31)
     if not all(np.isfinite(cost) and cost >= 0 for cost in costs):
         raise ValueError(f"costs are {costs}; each must be finite and not negative")

@@ -69,7 +69,6 @@ class NumpyPlanner:
         unused = self._capacity - self._filled
         new = missing[:unused]
         slots = np.arange(self._filled, self._filled + len(new))
-        self._filled += len(new)
         lack = len(missing) - len(new)
         victims = self._victims(lack, keep) if lack else missing[:0]
         placed = missing[: len(new) + len(victims)]
@@ -77,6 +76,7 @@ class NumpyPlanner:
         self._slot[victims] = -1
         self._slot[placed] = slots
         self._row_in[slots] = placed
+        self._filled += len(new)
         self.evicted.append(victims)
         self.fetched.append(placed)
 

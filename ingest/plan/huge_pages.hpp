@@ -21,7 +21,8 @@
 
 namespace headrace::plan {
 
-// Large blocks begin at a huge page, small ones at a cache line; the address that `operator new` gave stands before them.
+// Large blocks begin at a huge page, small ones at a cache line; the address that `operator new` gave stands before
+// them.
 template <class T>
 struct HugePages {
     using value_type = T;

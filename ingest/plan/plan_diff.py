@@ -32,9 +32,7 @@ def first_difference(left: PlanSequence, right: PlanSequence) -> Difference | No
         a, b = getattr(left, name), getattr(right, name)
         if a != b:
             return Difference(-1, name, f"{a} and {b}")
-    for plans, unique in zip(
-        zip_longest(left.plans, right.plans), zip_longest(left.unique, right.unique), strict=True
-    ):
+    for plans, unique in zip(zip_longest(left.plans, right.plans), zip_longest(left.unique, right.unique), strict=True):
         first, second = plans
         if first is None or second is None:
             step, missing = (second.step, "first") if first is None else (first.step, "second")

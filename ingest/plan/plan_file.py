@@ -1,8 +1,8 @@
 """Plans on disk: one Arrow IPC file, a step a record batch.
 
-Metadata of the schema, all text under keys ``headrace.plan.*``: `version`, `window`, `steps`, `groups`, and `digest`; for
-each row layout, comma separated, `capacity`, `r_rows`, `row_bytes`. Each batch has one row: `step` and, for layout g, under
-``g<g>.``:
+Metadata of the schema, all text under keys ``headrace.plan.*``: `version`, `window`, `steps`, `groups`, and `digest`;
+for each row layout, comma separated, `capacity`, `r_rows`, `row_bytes`. Each batch has one row: `step` and, for layout
+g, under ``g<g>.``:
 
 =========================== =================== ==================================================================
 `unique`                    list<uint64>        locations of the unique rows of the step: what the plan is for
@@ -126,7 +126,9 @@ def load_plans(path: str | Path) -> PlanSequence:
 
 
 def _read(reader: Any, path: str) -> PlanSequence:
-    meta = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (reader.schema.metadata or {}).items()}
+    meta = {
+        k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in (reader.schema.metadata or {}).items()
+    }
     version = meta.get(PREFIX + "version")
     if version != str(VERSION):
         raise PlanFileError(f"{path}: version {version!r} of the plan format; this program reads {VERSION}")

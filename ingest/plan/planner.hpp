@@ -64,7 +64,8 @@ class WindowPlanner {
           uses_(window),
           victims_(window) {}
 
-    // The position of the first duplicate, or count. Hot rows have the row numbers [0, count), which is their R slot too.
+    // The position of the first duplicate, or count. Hot rows have the row numbers [0, count), which is their R slot
+    // too.
     size_t set_hot(const uint64_t* locations, size_t count) {
         index_.reserve(count);
         states_.reserve(count);
@@ -146,7 +147,8 @@ class WindowPlanner {
     size_t window_steps() const { return uses_.tail() - uses_.head(); }
     size_t window_size(size_t i) const { return uses_.batch(uses_.head() + static_cast<uint32_t>(i)).count; }
 
-    // For tests: the links of old uses are renewed after so many uses, before they could be taken for new ones (at most 2^30).
+    // For tests: the links of old uses are renewed after so many uses, before they could be taken for new ones (at most
+    // 2^30).
     void set_renumber_after(uint64_t uses) { renumber_after_ = uses; }
 
   private:
@@ -184,8 +186,8 @@ class WindowPlanner {
         IndexLine* lines[LOT];  // home lines of the next NEAR rows, a ring
         static_assert(NEAR < LOT, "the ring holds them");
         for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) lines[i] = index_.prefetch(locations[i]);
-        // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they need
-        // has been prefetched.
+        // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they
+        // need has been prefetched.
         uint32_t others[2][LOT], waiting = 0;
         for (size_t begin = 0, lot = 0; begin < batch.count; begin += LOT, ++lot) {
             const size_t end = std::min(begin + LOT, batch.count);
@@ -212,7 +214,8 @@ class WindowPlanner {
     }
 
     // The same for rows of the batch, by position, that are new or displaced in the index.
-    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const uint32_t* others, uint32_t count) {
+    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const uint32_t* others,
+                      uint32_t count) {
         uint32_t* const rows = uses_.rows(batch);
         for (uint32_t k = 0; k < count; ++k) {
             const uint32_t i = others[k];
@@ -361,8 +364,8 @@ class WindowPlanner {
         missing_count_ = missing;
     }
 
-    // The missing rows of `batch`, as far as there is room; victims are used at `first_use` or later. What is brought has
-    // its slot in `places`, and what is not stays missing.
+    // The missing rows of `batch`, as far as there is room; victims are used at `first_use` or later. What is brought
+    // has its slot in `places`, and what is not stays missing.
     void bring(const WindowUses::Batch& batch, uint32_t move, uint32_t first_use, std::vector<int64_t>& places,
                Movement& movement) {
         if (missing_count_ == 0) return;
@@ -470,7 +473,7 @@ class WindowPlanner {
     std::vector<int64_t> next_slots_;  // of the rows of the step that was looked up last
     std::vector<Missing> missing_;     // those of them that are not resident
     size_t missing_count_ = 0;
-    std::vector<uint32_t> links_;  // scratch of push
+    std::vector<uint32_t> links_;          // scratch of push
     std::vector<uint64_t> written_;        // locations of dead rows that were written back, oldest first
     size_t written_begin_ = 0;             // those before are forgotten
     std::vector<WriteBacks> write_backs_;  // what of it belongs together

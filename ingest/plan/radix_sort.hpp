@@ -15,8 +15,8 @@ struct Victim {
     uint32_t slot;
 };
 
-// All locations are different, so that every correct sort gives the same order. Long ones go by radix, BITS bits a pass,
-// over the bits in which the locations differ.
+// All locations are different, so that every correct sort gives the same order. Long ones go by radix, BITS bits a
+// pass, over the bits in which the locations differ.
 template <unsigned BITS>
 void radix_sort(std::vector<Victim>& victims, std::vector<Victim>& spare) {
     uint64_t differing = 0;

@@ -19,12 +19,12 @@ struct Slot {
     uint32_t died;  // the last use of the row, + 1, if no step of the window uses it; else 0
 };
 
-// Cold rows that are resident, by slot, and which of them may leave: those are in lists by step, of their next use or, if
-// no step of the window uses them (dead rows), of their last use.
+// Cold rows that are resident, by slot, and which of them may leave: those are in lists by step, of their next use or,
+// if no step of the window uses them (dead rows), of their last use.
 //
-// A row is in the list of its next use until it is taken or that step comes, which drops the whole list. A dead row that
-// is used again stays behind in its list as a stale entry, which `died` tells. Stale entries never outnumber the others by
-// much (`sweep`). Order by location within one step is made only for what a movement takes out of it.
+// A row is in the list of its next use until it is taken or that step comes, which drops the whole list. A dead row
+// that is used again stays behind in its list as a stale entry, which `died` tells. Stale entries never outnumber the
+// others by much (`sweep`). Order by location within one step is made only for what a movement takes out of it.
 class Victims {
   public:
     explicit Victims(uint32_t window) {
@@ -34,7 +34,8 @@ class Victims {
     }
 
     size_t nbytes() const {
-        return slots_.capacity() * sizeof(Slot) + lists_.nbytes() + used_.capacity() * sizeof(SlotLists::List) + dead_.capacity() * sizeof(DeadList) +
+        return slots_.capacity() * sizeof(Slot) + lists_.nbytes() + used_.capacity() * sizeof(SlotLists::List) +
+               dead_.capacity() * sizeof(DeadList) +
                (chosen_.capacity() + segment_.capacity() + spare_.capacity()) * sizeof(Victim) +
                entries_.capacity() * sizeof(uint32_t);
     }
@@ -160,7 +161,7 @@ class Victims {
     HugeVector<Slot> slots_;
     SlotLists lists_;
     std::vector<SlotLists::List> used_;  // by step of the next use, modulo
-    std::vector<DeadList> dead_;        // from dead_begin_ on: by step of the last use, ascending
+    std::vector<DeadList> dead_;         // from dead_begin_ on: by step of the last use, ascending
     size_t dead_begin_ = 0, dead_entries_ = 0, dead_rows_ = 0;
     std::vector<Victim> chosen_, segment_, spare_;
     std::vector<uint32_t> entries_;

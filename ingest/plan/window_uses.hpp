@@ -27,8 +27,8 @@ class WindowUses {
         : wide_(window >= NARROW), modulus_(wide_ ? WIDE : NARROW), batches_(size_t{1} << bits(window)) {}
 
     size_t nbytes() const {
-        return rows_.capacity() * sizeof(uint32_t) + locations_.capacity() * sizeof(uint64_t) + low_codes_.capacity() + high_codes_.capacity() * sizeof(uint16_t) +
-               batches_.capacity() * sizeof(Batch);
+        return rows_.capacity() * sizeof(uint32_t) + locations_.capacity() * sizeof(uint64_t) + low_codes_.capacity() +
+               high_codes_.capacity() * sizeof(uint16_t) + batches_.capacity() * sizeof(Batch);
     }
     uint32_t head() const { return head_; }
     uint32_t tail() const { return tail_; }
@@ -152,7 +152,7 @@ class WindowUses {
     std::vector<Batch> batches_;  // ring by step
     HugeVector<uint32_t> rows_;   // ring by use
     HugeVector<uint64_t> locations_;
-    HugeVector<uint8_t> low_codes_;   // of the step of the row's next use: bits 0 to 7,
+    HugeVector<uint8_t> low_codes_;    // of the step of the row's next use: bits 0 to 7,
     HugeVector<uint16_t> high_codes_;  // and the others, where the window is long enough to need them
     uint32_t head_ = 0, tail_ = 0;
     uint64_t wrap_use_ = NO_WRAP;  // the first use that stands at the beginning of the ring again
