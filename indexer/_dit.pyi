@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.indexer.columns import CheckedColumn
-from headrace.indexer.core import GroupArrays
-from headrace.indexer.indexed import U32, U64, Bool, IndexTable
+from headrace.indexer.core import GroupArrays, RowArrays
+from headrace.indexer.indexed import U32, U64, IndexTable
 
 class NativeDedup:
     """Unique rows of batches, without an index."""
@@ -30,12 +30,17 @@ class NativeIndex:
         num_threads: int,
         owner_rank: int,
         multiplier: int,
+        half_life: float,
     ) -> None: ...
     def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]:
         """Arrays of each group, owned by the caller, and the batch's ticket."""
     def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
         """As `index`, finding committed rows only and inserting nothing."""
-    def commit(self, ticket: int) -> None: ...
+    def remove(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+        """As `lookup`, and the rows found are gone. RuntimeError while tickets are open."""
+    def commit(self, ticket: int, used: Sequence[U64]) -> None:
+        """`used`: locations of the rows that one batch used, counted if there are any arrays."""
+    def uses(self, locations: U64) -> npt.NDArray[np.float32]: ...
     def undo_after(self, ticket: int | None) -> None: ...
     def open_tickets(self) -> int: ...
     def committed_rows(self) -> int: ...
@@ -45,26 +50,40 @@ class NativeIndex:
         """None for a chunk that holds no row."""
     def stats(self) -> dict[str, Any]:
         """Raw counters, by name."""
-    def snapshot(self) -> tuple[U32, Bool, U64, U64, npt.NDArray[np.int64], U32, U32]:
-        """The fields of `core.CutArrays`."""
-    def restore(
+    def open_cut(self) -> NativeCut: ...
+    def bucket_rows(self, first: int, last: int) -> RowArrays: ...
+    def restore_shard(
         self,
+        shard: int,
+        groups: list[int],
+        extents: list[int],
         tables: U32,
         missing: npt.NDArray[np.uint8],
         ids: U64,
         locations: U64,
-        chunk_counts: npt.NDArray[np.int64],
-        chunk_groups: U32,
-        chunk_rows: U32,
-    ) -> None:
-        """uint32, uint8, uint64, uint64 [rows]; the chunks as in `core.CutArrays`."""
+    ) -> None: ...
+    def finish_restore(self, counted_batches: int, locations: U64, weights: npt.NDArray[np.float32]) -> None: ...
+    def drop_restore(self) -> None: ...
+    def close(self) -> None: ...
+
+class NativeCut:
+    """An `IndexCut`."""
+
+    @property
+    def counted_batches(self) -> int: ...
+    def num_rows(self, shard: int) -> int: ...
+    def chunks(self, shard: int) -> tuple[list[int], list[int]]: ...
+    def shard_rows(self, shard: int) -> RowArrays: ...
     def close(self) -> None: ...
 
 def mix64(table_uid: int, missing: bool, ids: U64) -> U64:
     """Native `hashing.mix64`: uint64 [n] hashes of uint64 [n] ids."""
 
+def scattered(numbers: U64, multiplier: int) -> U64:
+    """Native `hashing.scattered`: uint64 [n] for uint64 [n] ids."""
+
 def permuted(numbers: U64, multiplier: int) -> U64:
-    """Native `hashing.permuted`: uint64 [n] for uint64 [n] hashes or ids."""
+    """Native `hashing.permuted`: uint64 [n] for uint64 [n] hashes."""
 
 def probe_home(positions: U64, capacity: int) -> npt.NDArray[np.int64]:
     """Native `hashing.probe_home`: int64 [n] for uint64 [n] permuted hashes."""

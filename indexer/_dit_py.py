@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.indexer.columns import CheckedColumn, count_groups
-from headrace.indexer.core import CutArrays, GroupArrays, IndexCore
+from headrace.indexer.core import GroupArrays, IndexCore, RowArrays
 from headrace.indexer.dit import DIT
-from headrace.indexer.hashing import mix64, shard_of
+from headrace.indexer.hashing import mix64, route_bucket, shard_of
 from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, U32, U64, IndexTable, pack_location, unpack_location
 
 Key = tuple[int, bool, int]
@@ -25,18 +25,25 @@ class PyDIT(DIT):
     """`DIT` on the twin kernel. Not for use by several threads at once."""
 
     def _make_core(self) -> IndexCore:
-        return PyIndex(self._tables, self._num_shards, self._owner_rank)
+        return PyIndex(self._tables, self._num_shards, self._owner_rank, self._half_life or 0.0)
 
 
 class PyShard:
-    """Chunks of one shard as [group, rows] lists, in the order in which they were taken."""
+    """Chunks of one shard as [group, extent] lists, in the order in which they were taken, and the holes in them."""
 
     def __init__(self) -> None:
         self.chunks: list[list[int]] = []
         self.committed: list[int] = []
+        self.free: set[tuple[int, int]] = set()
+        self.retaken: set[tuple[int, int]] = set()  # holes that provisional rows have taken
 
     def take(self, group: int) -> tuple[int, int]:
-        """(k, offset) of the next free row of the group."""
+        """(k, offset) of the lowest free place of the group, or of its next one."""
+        free = [place for place in self.free if self.chunks[place[0]][0] == group]
+        if free:
+            self.free.remove(min(free))
+            self.retaken.add(min(free))
+            return min(free)
         mine = [k for k, chunk in enumerate(self.chunks) if chunk[0] == group]
         if not mine or self.chunks[mine[-1]][1] == CHUNK_ROWS:
             self.chunks.append([group, 0])
@@ -45,16 +52,75 @@ class PyShard:
         self.chunks[mine[-1]][1] += 1
         return mine[-1], self.chunks[mine[-1]][1] - 1
 
-    def give_back(self, k: int) -> None:
+    def give_back(self, k: int, offset: int) -> None:
+        if (k, offset) in self.retaken:
+            self.retaken.remove((k, offset))
+            self.free.add((k, offset))
+            return
         self.chunks[k][1] -= 1
         if self.chunks[k][1] == 0:
             self.chunks.pop()
             self.committed.pop()
 
+    def commit(self, k: int, offset: int) -> None:
+        if (k, offset) in self.retaken:
+            self.retaken.remove((k, offset))
+        else:
+            self.committed[k] += 1
+
+
+class PyUseCounts:
+    """Uses as the native ones are stored: weights that rise with time, divided by 2^32 every 32 half-lives."""
+
+    def __init__(self, half_life: float) -> None:
+        self.half_life, self.batches = half_life, 0
+        self.stored: dict[int, tuple[float, int]] = {}  # by location: weight, divisions when it was written
+
+    def add(self, locations: Sequence[U64]) -> None:
+        self.batches += 1
+        for location in np.concatenate([*locations, np.empty(0, np.uint64)]).tolist():
+            if location != ABSENT:
+                self.stored[location] = (float(np.float32(self.weight(location) + self._scale())), self._divisions())
+
+    def weight(self, location: int) -> float:
+        weight, divisions = self.stored.get(location, (0.0, self._divisions()))
+        return float(np.float32(weight * 2.0 ** (-32 * (self._divisions() - divisions))))
+
+    def uses(self, location: int) -> float:
+        return float(np.float32(self.weight(location) / self._scale()))
+
+    def _divisions(self) -> int:
+        return int(self.batches / self.half_life / 32) if self.half_life else 0
+
+    def _scale(self) -> float:
+        exponent = self.batches / self.half_life - 32 * self._divisions() if self.half_life else 0
+        return float(np.float32(2.0**exponent))
+
+
+class PyCut:
+    def __init__(self, rows: list[list[tuple[int, Key]]], chunks: list[Any], index: PyIndex) -> None:
+        self.rows, self._chunks, self.index = rows, chunks, index
+        self.counted_batches = index.counts.batches
+        self.weights = [[index.counts.weight(location) for location, _ in shard] for shard in rows]
+
+    def num_rows(self, shard: int) -> int:
+        return len(self.rows[shard])
+
+    def chunks(self, shard: int) -> tuple[list[int], list[int]]:
+        return [group for group, _ in self._chunks[shard]], [extent for _, extent in self._chunks[shard]]
+
+    def shard_rows(self, shard: int) -> RowArrays:
+        weights = np.array(self.weights[shard], np.float32) if self.counted_batches else None
+        return self.index.row_arrays(self.rows[shard])._replace(weights=weights)
+
+    def close(self) -> None: ...
+
 
 class PyIndex:
-    def __init__(self, tables: Sequence[IndexTable], num_shards: int, owner_rank: int) -> None:
+    def __init__(self, tables: Sequence[IndexTable], num_shards: int, owner_rank: int, half_life: float) -> None:
         self.tables, self.num_shards, self.rank = tables, num_shards, owner_rank
+        self.counts = PyUseCounts(half_life)
+        self.restored: list[tuple[PyShard, dict[Key, int]]] = []
         self.shards = [PyShard() for _ in range(num_shards)]
         self.locations: dict[Key, int] = {}
         self.pending: dict[int, list[Key]] = {}
@@ -88,14 +154,37 @@ class PyIndex:
                 locations[row] = ABSENT if key in provisional else self.locations.get(key, ABSENT)
         return groups
 
-    def commit(self, ticket: int) -> None:
+    def remove(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+        self._check_open()
+        if self.pending:
+            raise RuntimeError(f"{len(self.pending)} tickets are open")
+        groups = self.lookup(columns)
+        for _, unique_ids, missing, _, _, tables, offsets in groups:
+            for key in _keys(unique_ids, missing, tables, offsets):
+                if key in self.locations:
+                    location = self.locations.pop(key)
+                    shard, k, offset = self._place(location)
+                    self.shards[shard].free.add((k, offset))
+                    self.counts.stored.pop(location, None)
+        return groups
+
+    def commit(self, ticket: int, used: Sequence[U64]) -> None:
         self._check_open()
         self._check_ticket(ticket, False)
+        for locations in used:
+            self._check_locations(locations)
+        if used:
+            self.counts.add(used)
         for done in [t for t in self.pending if t <= ticket]:
             for key in self.pending.pop(done):
-                shard, k = self._place(self.locations[key])
-                self.shards[shard].committed[k] += 1
+                shard, k, offset = self._place(self.locations[key])
+                self.shards[shard].commit(k, offset)
         self.last_committed = ticket
+
+    def uses(self, locations: U64) -> npt.NDArray[np.float32]:
+        self._check_open()
+        self._check_locations(locations)
+        return np.array([self.counts.uses(location) for location in locations.tolist()], np.float32)
 
     def undo_after(self, ticket: int | None) -> None:
         self._check_open()
@@ -105,8 +194,8 @@ class PyIndex:
             if ticket is not None and undone <= ticket:
                 break
             for key in reversed(self.pending.pop(undone)):
-                shard, k = self._place(self.locations.pop(key))
-                self.shards[shard].give_back(k)
+                shard, k, offset = self._place(self.locations.pop(key))
+                self.shards[shard].give_back(k, offset)
 
     def open_tickets(self) -> int:
         self._check_open()
@@ -130,64 +219,88 @@ class PyIndex:
         return chunks[k][0] if k < len(chunks) else None
 
     def stats(self) -> dict[str, Any]:
-        counts = [sum(rows for _, rows in shard.chunks) for shard in self.shards]
-        zeros = ("capacity", "nbytes", "scratch_nbytes", "keys", "probe_steps", "longest_probe", "growths")
+        counts = [sum(rows for _, rows in shard.chunks) - len(shard.free) for shard in self.shards]
+        zeros = ["capacity", "nbytes", "counts_nbytes", "scratch_nbytes", "keys", "probe_lines"]
+        zeros += ["longest_probe", "growths"]
         return {
             "rows": self.committed_rows(),
             "provisional": self.provisional_rows(),
+            "free_places": sum(len(shard.free) for shard in self.shards),
             "fullest_shard": max(counts),
             "longest_call_ms": 0.0,
             "lock_wait_ms": 0.0,
             **dict.fromkeys(zeros, 0),
         }
 
-    def snapshot(self) -> CutArrays:
+    def open_cut(self) -> PyCut:
         self._check_open()
         provisional = self._provisional()
-        rows = sorted((location, *key) for key, location in self.locations.items() if key not in provisional)
-        locations, tables, missing, ids = zip(*rows, strict=True) if rows else ((), (), (), ())
+        rows: list[list[tuple[int, Key]]] = [[] for _ in self.shards]
+        for key, location in self.locations.items():
+            if key not in provisional:
+                rows[self._place(location)[0]].append((location, key))
         chunks = [
             [(group, done) for (group, _), done in zip(shard.chunks, shard.committed, strict=True) if done]
             for shard in self.shards
         ]
-        return CutArrays(
-            np.array([self.tables[t].uid for t in tables], np.uint32),
-            np.array(missing, np.bool_),
-            np.array(ids, np.uint64),
-            np.array(locations, np.uint64),
-            np.array([len(c) for c in chunks], np.int64),
-            np.array([group for c in chunks for group, _ in c], np.uint32),
-            np.array([done for c in chunks for _, done in c], np.uint32),
-        )
+        return PyCut([sorted(shard) for shard in rows], chunks, self)
 
-    def restore(
+    def bucket_rows(self, first: int, last: int) -> RowArrays:
+        cut = self.open_cut()
+        every = self.row_arrays([row for shard in cut.rows for row in shard])
+        order = np.lexsort((every.missing, every.tables, every.hashes))
+        buckets = route_bucket(every.hashes[order])
+        order = order[(buckets >= first) & (buckets < last)]
+        parts = every.tables[order], every.missing[order], every.ids[order], every.locations[order]
+        return RowArrays(*parts, every.hashes[order], None)
+
+    def row_arrays(self, rows: list[tuple[int, Key]]) -> RowArrays:
+        tables = np.array([key[0] for _, key in rows], np.uint32)
+        missing = np.array([key[1] for _, key in rows], np.bool_)
+        ids = np.array([key[2] for _, key in rows], np.uint64)
+        hashes = [mix64(self.tables[t].uid, m, np.array([i], np.uint64))[0] for _, (t, m, i) in rows]
+        locations = np.array([location for location, _ in rows], np.uint64)
+        return RowArrays(tables, missing, ids, locations, np.array(hashes, np.uint64), None)
+
+    def restore_shard(
         self,
+        shard: int,
+        groups: list[int],
+        extents: list[int],
         tables: U32,
         missing: npt.NDArray[np.uint8],
         ids: U64,
         locations: U64,
-        chunk_counts: npt.NDArray[np.int64],
-        chunk_groups: U32,
-        chunk_rows: U32,
     ) -> None:
         self._check_open()
-        if self.locations or self.pending:
-            raise RuntimeError("restore needs an empty index: no rows, no uncommitted tickets")
-        fresh: dict[Key, int] = {}
+        self._check_empty()
+        fresh, keys = PyShard(), dict[Key, int]()
+        fresh.chunks = [[group, extent] for group, extent in zip(groups, extents, strict=True)]
+        fresh.committed = list(extents)
+        taken = {self._place(location)[1:] for location in locations.tolist()}
+        every = {(k, offset) for k, extent in enumerate(extents) for offset in range(extent)}
+        fresh.free = every - taken
         for row, (table, flag, raw, location) in enumerate(zip(tables, missing, ids, locations, strict=True)):
-            key, shard = (int(table), bool(flag), int(raw)), self._place(int(location))[0]
+            key = (int(table), bool(flag), int(raw))
             hashes = mix64(self.tables[key[0]].uid, key[1], np.array([raw], np.uint64))
             if int(shard_of(hashes, self.num_shards)[0]) != shard:
-                raise ValueError(f"snapshot row {row} lies in shard {shard}, where its key does not belong")
-            if key in fresh:
-                raise ValueError(f"snapshot row {row} repeats the key of another row")
-            fresh[key] = int(location)
-        chunks = zip(chunk_groups.tolist(), chunk_rows.tolist(), strict=True)
-        self.shards = [PyShard() for _ in range(self.num_shards)]
-        for shard_now, count in zip(self.shards, chunk_counts, strict=True):
-            shard_now.chunks = [list(next(chunks)) for _ in range(count)]
-            shard_now.committed = [rows for _, rows in shard_now.chunks]
-        self.locations = fresh
+                raise ValueError(f"snapshot row {row} of shard {shard} has a key that does not belong there")
+            if key in keys:
+                raise ValueError(f"snapshot row {row} of shard {shard} repeats the key of another row")
+            keys[key] = int(location)
+        self.restored.append((fresh, keys))
+
+    def finish_restore(self, counted_batches: int, locations: U64, weights: npt.NDArray[np.float32]) -> None:
+        self._check_empty()
+        self.shards = [shard for shard, _ in self.restored]
+        self.locations = {key: place for _, keys in self.restored for key, place in keys.items()}
+        self.counts.batches = counted_batches
+        divisions = self.counts._divisions()
+        pairs = zip(locations.tolist(), weights, strict=True)
+        self.counts.stored = {location: (float(weight), divisions) for location, weight in pairs}
+
+    def drop_restore(self) -> None:
+        self.restored = []
 
     def close(self) -> None:
         self.closed = True
@@ -208,10 +321,21 @@ class PyIndex:
         undone = ticket < self.next_ticket
         raise ValueError(f"unknown ticket {ticket}: {'it was undone' if undone else 'this index never gave it out'}")
 
-    def _place(self, location: int) -> tuple[int, int]:
-        """(shard, k) of the location's chunk."""
-        k, shard = divmod(unpack_location(location)[2], self.num_shards)
-        return shard, k
+    def _place(self, location: int) -> tuple[int, int, int]:
+        """(shard, k, offset) of a location."""
+        _, _, chunk, offset = unpack_location(location)
+        k, shard = divmod(chunk, self.num_shards)
+        return shard, k, offset
+
+    def _check_locations(self, locations: U64) -> None:
+        for position, location in enumerate(locations.tolist()):
+            tier, rank, chunk, _ = unpack_location(location)
+            if location != ABSENT and (tier or rank != self.rank or self.chunk_group(chunk) is None):
+                raise ValueError(f"location {location} at position {position} is of no row of this index")
+
+    def _check_empty(self) -> None:
+        if self.locations or self.pending or any(shard.chunks for shard in self.shards):
+            raise RuntimeError("restore needs an empty index: no rows, no uncommitted tickets")
 
     def _shards(
         self, ids: U64, missing: npt.NDArray[np.bool_], tables: tuple[int, ...], offsets: npt.NDArray[np.int64]

@@ -18,27 +18,41 @@ from headrace.indexer.indexed import U32, U64, Bool
 GroupArrays = tuple[U32, U64, Bool, U64, Bool, tuple[int, ...], npt.NDArray[np.int64]]
 
 
-class CutArrays(NamedTuple):
-    """Committed rows in the order of their locations, and the chunks that hold them, shard by shard.
+class RowArrays(NamedTuple):
+    """Committed rows: table ordinals uint32, missing bool, ids, locations, hashes uint64 [rows].
 
-    uint32, bool, uint64, uint64 [rows]; int64 [num_shards] chunks of each shard; uint32, uint32 [chunks] the group and
-    the committed rows of each, in the order in which the shard took them: the k-th chunk of shard s is number
-    k * num_shards + s.
+    `weights` float32 [rows]: uses as they are stored (see the native UseCounts), None where nothing was counted.
     """
 
-    table_uids: U32
+    tables: U32
     missing: Bool
     ids: U64
     locations: U64
-    chunk_counts: npt.NDArray[np.int64]
-    chunk_groups: U32
-    chunk_rows: U32
+    hashes: U64
+    weights: npt.NDArray[np.float32] | None
+
+
+class IndexCut(Protocol):
+    """What was committed at one moment, until `close`; removals wait for it, batches and commits do not."""
+
+    @property
+    def counted_batches(self) -> int: ...
+    def num_rows(self, shard: int) -> int: ...
+    def chunks(self, shard: int) -> tuple[list[int], list[int]]:
+        """Group and extent of each of the shard's chunks, in the order in which it took them."""
+
+    def shard_rows(self, shard: int) -> RowArrays:
+        """In the order of their locations."""
+
+    def close(self) -> None: ...
 
 
 class IndexCore(Protocol):
     def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]: ...
     def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]: ...
-    def commit(self, ticket: int) -> None: ...
+    def remove(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]: ...
+    def commit(self, ticket: int, used: Sequence[U64]) -> None: ...
+    def uses(self, locations: U64) -> npt.NDArray[np.float32]: ...
     def undo_after(self, ticket: int | None) -> None: ...
     def open_tickets(self) -> int: ...
     def committed_rows(self) -> int: ...
@@ -46,17 +60,22 @@ class IndexCore(Protocol):
     def nbytes(self) -> int: ...
     def chunk_group(self, chunk: int) -> int | None: ...
     def stats(self) -> dict[str, Any]: ...
-    def snapshot(
+    def open_cut(self) -> IndexCut: ...
+    def bucket_rows(self, first: int, last: int) -> RowArrays:
+        """Rows whose route buckets are in [first, last), in the order of (hash, table, missing)."""
+
+    def restore_shard(
         self,
-    ) -> tuple[U32, Bool, U64, U64, npt.NDArray[np.int64], U32, U32]: ...
-    def restore(
-        self,
+        shard: int,
+        groups: list[int],
+        extents: list[int],
         tables: U32,
         missing: npt.NDArray[np.uint8],
         ids: U64,
         locations: U64,
-        chunk_counts: npt.NDArray[np.int64],
-        chunk_groups: U32,
-        chunk_rows: U32,
-    ) -> None: ...
+    ) -> None:
+        """Shards in order; `finish_restore` puts them in place, `drop_restore` forgets them."""
+
+    def finish_restore(self, counted_batches: int, locations: U64, weights: npt.NDArray[np.float32]) -> None: ...
+    def drop_restore(self) -> None: ...
     def close(self) -> None: ...

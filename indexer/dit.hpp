@@ -1,36 +1,53 @@
 // The index: shards under their locks, batches in order, tickets of provisional batches, a consistent cut.
 //
-// Locks, always taken in this order: life (engine) -> order -> cut -> tickets | one shard.
-//   order  held by insert() and undo_after(): batches one after the other
-//   cut    held by commit(), undo_after() and a snapshot: what is committed does not change under a snapshot
+// Locks, always in this order: life (engine) -> stay -> order -> cut -> tickets | shards, in rising order -> counts,
+// arena.
+//   order  held by insert(), undo_after() and remove(): one after the other
+//   cut    held by commit() and undo_after(), and while a cut is taken: it sees each ticket in every shard or in none
+//   stay   held, shared, as long as a cut lives, and by remove(): a row of a cut stays
 #pragma once
 
+#include <optional>
+
+#include "cut.hpp"
 #include "engine.hpp"
-#include "shard.hpp"
+#include "use_counts.hpp"
 
 namespace headrace {
 
 struct Stats {
-    std::uint64_t rows = 0, provisional = 0, capacity = 0, nbytes = 0, scratch_nbytes = 0;
-    std::uint64_t keys = 0, probe_steps = 0, longest_probe = 0, growths = 0, fullest_shard = 0;
+    std::uint64_t rows = 0, provisional = 0, free_places = 0, capacity = 0, nbytes = 0, counts_nbytes = 0;
+    std::uint64_t scratch_nbytes = 0;
+    std::uint64_t keys = 0, probe_lines = 0, longest_probe = 0, growths = 0, fullest_shard = 0;
     double longest_call_ms = 0, lock_wait_ms = 0;
 };
 
-// Committed rows and chunks, shard by shard: shard s has chunk_counts[s] chunks, in the order in which it took them.
-struct CutShape {
-    std::uint64_t rows = 0;
-    std::vector<std::int64_t> chunk_counts;
-    std::vector<std::uint32_t> chunk_groups, chunk_rows;
+// Committed rows, all of equal length.
+struct Rows {
+    std::vector<std::uint32_t> tables;
+    std::vector<std::uint8_t> missing;
+    std::vector<std::uint64_t> ids, locations, hashes;
+    std::vector<float> weights;  // see UseCounts; empty if nothing was counted
+
+    void resize(std::size_t rows, bool counted) {
+        tables.resize(rows);
+        missing.resize(rows);
+        ids.resize(rows);
+        locations.resize(rows);
+        hashes.resize(rows);
+        weights.resize(counted ? rows : 0);
+    }
 };
 
 class Dit {
   public:
     Dit(std::vector<TableInfo> tables, std::size_t num_groups, std::uint32_t num_shards, unsigned num_threads,
-        std::uint32_t owner_rank, std::uint64_t multiplier)
+        std::uint32_t owner_rank, std::uint64_t multiplier, double half_life)
         : engine_(std::move(tables), num_groups, num_shards, num_threads, multiplier),
-          rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits) {
+          rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits),
+          counts_(half_life) {
         for (std::uint32_t s = 0; s < num_shards; ++s) {
-            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups, multiplier));
+            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups, arena_));
         }
     }
 
@@ -41,24 +58,18 @@ class Dit {
     // Ticket of the batch, whose outputs are set. On bad_alloc or overflow_error the batch has left no trace.
     std::int64_t insert(Batch& batch) {
         const auto open = engine_.enter();
-        const auto sort_begin = Clock::now();
-        batch.sort_by_shard(engine_.pool());
-        batch.busy_ms += ms_since(sort_begin);
         const std::lock_guard<std::mutex> order(order_mutex_);
         const auto begin = Clock::now();
         const std::int64_t ticket = next_ticket_;
         reserve_ticket();
+        std::atomic<std::size_t> new_rows{0};
         try {
-            engine_.pool().run(shards_.size(), [&](std::size_t s) {
-                if (batch.shard_begin(s) == batch.shard_end(s)) return;
-                const auto lock = this->lock(s);
-                shards_[s]->shard.insert(batch.shard_begin(s), batch.shard_end(s), engine_.tables(), batch.groups(),
-                                         ticket, rank_bits_);
-            });
+            engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) { new_rows += insert(batch, lane, ticket); });
         } catch (...) {
             undo_shards(ticket - 1);
             throw;
         }
+        grow_crowded(new_rows);
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         pending_.push_back(ticket);
         ++next_ticket_;
@@ -68,21 +79,49 @@ class Dit {
 
     void lookup(Batch& batch) {
         const auto open = engine_.enter();
-        batch.sort_by_shard(engine_.pool());
-        engine_.pool().run(shards_.size(), [&](std::size_t s) {
-            if (batch.shard_begin(s) == batch.shard_end(s)) return;
-            const auto lock = this->lock(s);
-            shards_[s]->shard.lookup(batch.shard_begin(s), batch.shard_end(s), engine_.tables(), batch.groups(),
-                                     rank_bits_);
+        engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
+            const LaneLock lock(*this, lane);
+            ProbeCounts counts;
+            each_key(batch, lane, [&](const Fetched& key) {
+                const GroupOut& out = batch.group(key.group);
+                const std::uint64_t at = key.shard->find_committed(key.probe, counts);
+                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row] = 0;
+            });
         });
+    }
+
+    // As lookup(), and the rows that are found are gone: their places are free. Refused while tickets are open, whose
+    // batches may use them. On bad_alloc the rows up to some key are gone, and its location and the later ones' are not
+    // set.
+    void remove(Batch& batch) {
+        const auto open = engine_.enter();
+        const std::lock_guard<std::shared_mutex> stay(stay_mutex_);
+        const std::lock_guard<std::mutex> order(order_mutex_);
+        check_no_tickets();
+        for (std::size_t lane = 0; lane < engine_.num_lanes(); ++lane) {
+            const LaneLock lock(*this, lane);
+            each_key(batch, lane, [&](const Fetched& key) {
+                const GroupOut& out = batch.group(key.group);
+                const std::uint64_t at = key.shard->remove_committed(key.probe);
+                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row] = 0;
+                if (at != kAbsent) counts_.forget(at);
+            });
+        }
     }
 
     // --- tickets
 
-    void commit(std::int64_t ticket) {
+    // Of the batches that `used` rows at these locations, one is counted a call, if any. ValueError for locations that
+    // are not of this index; then nothing has changed.
+    void commit(std::int64_t ticket, const std::vector<const std::uint64_t*>& used,
+                const std::vector<std::size_t>& sizes) {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         check_ticket(ticket, false);
+        check_locations(used, sizes);
+        if (!used.empty()) counts_.add(used, sizes);
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
             shards_[s]->shard.commit(ticket);
@@ -124,7 +163,7 @@ class Dit {
 
     std::uint64_t nbytes() {
         const auto open = engine_.enter();
-        return sum([](const Shard& shard) { return shard.nbytes(); });
+        return arena_.nbytes() + sum([](const Shard& shard) { return shard.nbytes(); });
     }
 
     // -1 if no row of the chunk is in use.
@@ -132,132 +171,296 @@ class Dit {
         const auto open = engine_.enter();
         const std::size_t s = chunk % shards_.size(), k = chunk / shards_.size();
         const auto lock = this->lock(s);
-        const std::vector<Chunk>& chunks = shards_[s]->shard.chunks();
+        const Chunks& chunks = shards_[s]->shard.chunks();
         return k < chunks.size() ? static_cast<std::int64_t>(chunks[k].group) : -1;
     }
 
     Stats stats() {
         const auto open = engine_.enter();
         Stats out;
+        ProbeCounts probes;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
             const Shard& shard = shards_[s]->shard;
-            const ProbeCounts& probes = shard.probes();
+            probes.add(shards_[s]->probes);
             out.rows += shard.rows() - shard.provisional();
             out.provisional += shard.provisional();
+            out.free_places += shard.chunks().num_free();
             out.capacity += shard.capacity();
             out.nbytes += shard.nbytes();
-            out.keys += probes.keys;
-            out.probe_steps += probes.steps;
-            out.longest_probe = std::max(out.longest_probe, probes.longest);
-            out.growths += probes.growths;
+            out.growths += shard.growths();
             out.fullest_shard = std::max<std::uint64_t>(out.fullest_shard, shard.rows());
             out.lock_wait_ms += shards_[s]->wait_ms;
         }
+        out.nbytes += arena_.nbytes();
+        out.counts_nbytes = counts_.nbytes();
+        out.keys = probes.keys;
+        out.probe_lines = probes.lines;
+        out.longest_probe = probes.longest;
         out.scratch_nbytes = engine_.scratch_nbytes();
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         out.longest_call_ms = longest_call_ms_;
         return out;
     }
 
-    // --- snapshot and restore
+    // --- use counts
 
-    // Nothing is committed or undone while it is held; batches go on.
-    struct Cut {
-        std::shared_lock<std::shared_mutex> open;
-        std::unique_lock<std::mutex> cut;
+    // Decayed uses of the rows at `size` locations; 0 for kAbsent. ValueError for locations that are not of this index.
+    void uses(const std::uint64_t* locations, std::size_t size, float* out) {
+        const auto open = engine_.enter();
+        check_locations({locations}, {size});
+        counts_.read(locations, size, out);
+    }
+
+    // --- snapshots
+
+    // Lives while it is read: removals and close() wait for it, nothing else does.
+    class Cut {
+      public:
+        std::size_t rows() const {
+            std::size_t total = 0;
+            for (const ShardCut& shard : shards) total += shard.rows();
+            return total;
+        }
+
+        std::vector<ShardCut> shards;
+        std::uint64_t counted_batches = 0;
+        std::vector<std::vector<std::vector<float>>> weights;  // by shard and chunk; empty if nothing was counted
+
+      private:
+        friend class Dit;
+        std::shared_lock<std::shared_mutex> open_, stay_;
     };
 
     std::unique_ptr<Cut> open_cut() {
         auto cut = std::make_unique<Cut>();
-        cut->open = engine_.enter();
-        cut->cut = std::unique_lock<std::mutex>(cut_mutex_);
+        cut->open_ = engine_.enter();
+        cut->stay_ = std::shared_lock<std::shared_mutex>(stay_mutex_);
+        const std::lock_guard<std::mutex> lock(cut_mutex_);
+        for (std::size_t s = 0; s < shards_.size(); ++s) {
+            const auto shard_lock = this->lock(s);
+            cut->shards.emplace_back(shards_[s]->shard.chunks());
+        }
+        cut->counted_batches = counts_.batches();
+        if (cut->counted_batches > 0) copy_weights(*cut);
         return cut;
     }
 
-    CutShape cut_shape(const Cut&) {
-        CutShape shape;
-        for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            std::int64_t count = 0;
-            for (const Chunk& chunk : shards_[s]->shard.chunks()) {
-                if (chunk.committed == 0) break;  // later chunks hold later rows
-                shape.chunk_groups.push_back(chunk.group);
-                shape.chunk_rows.push_back(chunk.committed);
-                shape.rows += chunk.committed;
-                ++count;
-            }
-            shape.chunk_counts.push_back(count);
-        }
-        return shape;
-    }
-
-    // The committed rows in the order of their locations: each one's position is known from its chunk.
-    void cut_rows(const Cut&, const CutShape& shape, std::uint32_t* uids, std::uint8_t* missing, std::uint64_t* ids,
-                  std::uint64_t* locations) {
-        const std::vector<std::vector<std::uint64_t>> starts = chunk_starts(shape);
-        engine_.pool().run(shards_.size(), [&](std::size_t s) {
-            const auto lock = this->lock(s);
-            shards_[s]->shard.each_committed([&](std::size_t k, const Entry& entry) {
-                const std::uint64_t row = starts[s][k] + entry.offset();
-                uids[row] = engine_.tables()[entry.table()].uid;
-                missing[row] = entry.missing();
-                ids[row] = entry.id;
-                locations[row] = rank_bits_ | (entry.word & kPlaceMask);
-            });
+    // The rows of one shard, in the order of their places.
+    void cut_rows(const Cut& cut, std::size_t s, Rows& out) {
+        const ShardCut& shard = cut.shards[s];
+        out.resize(shard.rows(), !cut.weights.empty());
+        const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
+        const auto lock = this->lock(s);
+        const Chunks& chunks = shards_[s]->shard.chunks();
+        shards_[s]->shard.entries().each([&](const Entry& entry) {
+            const std::size_t k = chunks.k_of(entry.place());
+            const std::uint32_t offset = place_offset(entry.place());
+            if (!shard.has(k, offset)) return;
+            const std::size_t row = shard.position(k, offset);
+            fill(out, row, entry, unpermuted(~entry.order, inverse_multiplier));
+            if (!cut.weights.empty()) out.weights[row] = cut.weights[s][k][offset];
         });
     }
 
-    // Fills an empty index. The shape and the places are checked by the caller; here that each key
-    // belongs to the shard of its place and that none comes twice. Nothing changes if it throws.
-    void restore(const CutShape& shape, const std::uint32_t* tables, const std::uint8_t* missing,
-                 const std::uint64_t* ids, const std::uint64_t* locations) {
-        const auto alone = engine_.enter_alone();
-        if (!pending_.empty() || sum([](const Shard& shard) { return shard.rows(); }) != 0) {
-            throw std::runtime_error("restore needs an empty index: no rows, no uncommitted tickets");
+    // The committed rows whose keys' route buckets are in [first, last), in the order of (hash, table, missing). Beside
+    // commits and removals each shard is seen before or after.
+    Rows bucket_rows(std::uint32_t first, std::uint32_t last) {
+        const auto open = engine_.enter();
+        const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
+        std::vector<std::pair<std::uint64_t, Entry>> found;
+        for (std::size_t s = 0; s < shards_.size(); ++s) {
+            const auto lock = this->lock(s);
+            const Chunks& chunks = shards_[s]->shard.chunks();
+            shards_[s]->shard.entries().each([&](const Entry& entry) {
+                const std::uint64_t hash = unpermuted(~entry.order, inverse_multiplier);
+                if (route_bucket(hash) < first || route_bucket(hash) >= last) return;
+                if (chunks.committed(entry.place())) found.emplace_back(hash, entry);
+            });
         }
-        const auto num_shards = static_cast<std::uint32_t>(shards_.size());
-        std::vector<std::unique_ptr<LockedShard>> fresh;
-        std::size_t c = 0;
-        for (std::uint32_t s = 0; s < num_shards; ++s) {
-            fresh.push_back(std::make_unique<LockedShard>(s, num_shards, engine_.num_groups(), engine_.multiplier()));
-            std::size_t rows = 0;
-            for (std::int64_t left = shape.chunk_counts[s]; left > 0; --left, ++c) {
-                fresh[s]->shard.take_chunk(shape.chunk_groups[c], shape.chunk_rows[c]);
-                rows += shape.chunk_rows[c];
-            }
-            fresh[s]->shard.reserve(rows, engine_.tables());
-        }
+        std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+            return std::make_pair(a.first, a.second.word & ~kPlaceMask) <
+                   std::make_pair(b.first, b.second.word & ~kPlaceMask);
+        });
+        Rows out;
+        out.resize(found.size(), false);
+        for (std::size_t row = 0; row < found.size(); ++row) fill(out, row, found[row].second, found[row].first);
+        return out;
+    }
+
+    // --- restore: shard by shard into shards of its own, which take the place of an empty index's
+
+    // One shard: its chunks' groups and extents, and its rows in the order of their locations, which are checked by the
+    // caller to be of those chunks; here that each key belongs to the shard and none comes twice.
+    void restore_shard(std::size_t s, const std::vector<std::uint32_t>& groups,
+                       const std::vector<std::uint32_t>& extents, std::size_t rows, const std::uint32_t* tables,
+                       const std::uint8_t* missing, const std::uint64_t* ids, const std::uint64_t* locations) {
+        const auto open = engine_.enter();
+        const std::lock_guard<std::mutex> order(order_mutex_);
+        if (restored_.empty()) check_empty();
+        if (s != restored_.size() || s >= shards_.size()) throw std::invalid_argument("shards are restored in order");
+        auto fresh = std::make_unique<LockedShard>(
+            static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(shards_.size()), engine_.num_groups(), arena_);
+        for (std::size_t k = 0; k < groups.size(); ++k) fresh->shard.restore_chunk(groups[k], extents[k]);
+        fresh->shard.reserve(rows);
         const int shift = shard_shift();
-        for (std::uint64_t row = 0; row < shape.rows; ++row) {
-            const TableInfo& table = engine_.tables()[tables[row]];
-            const std::uint64_t hash = missing[row] ? table.missing_hash : mix64_seeded(table.seed, ids[row]);
-            const std::uint64_t place = locations[row] & kPlaceMask;
-            const std::uint32_t s = static_cast<std::uint32_t>(place >> kOffsetBits) % num_shards;
-            if (shard_bits(hash) >> shift != s) {
-                throw std::invalid_argument("snapshot row " + std::to_string(row) + " lies in shard " +
-                                            std::to_string(s) + ", where its key does not belong");
-            }
-            if (!fresh[s]->shard.put(hash, ids[row], key_bits(tables[row], missing[row]) | place)) {
-                throw std::invalid_argument("snapshot row " + std::to_string(row) + " repeats the key of another row");
+        const Chunks& chunks = fresh->shard.chunks();
+        std::size_t row = 0;
+        for (std::size_t k = 0; k < groups.size(); ++k) {
+            for (std::uint32_t offset = 0; offset < extents[k]; ++offset) {
+                const std::uint64_t place = chunks.place(k, offset);
+                if (row == rows || (locations[row] & kPlaceMask) != place) {
+                    fresh->shard.restore_hole(place);
+                    continue;
+                }
+                const TableInfo& table = engine_.tables()[tables[row]];
+                const std::uint64_t hash = missing[row] ? table.missing_hash : mix64_seeded(table.seed, ids[row]);
+                if (shard_bits(hash) >> shift != s) {
+                    throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " +
+                                                std::to_string(s) + " has a key that does not belong there");
+                }
+                const Probe key{~permuted(hash, engine_.multiplier()), key_bits(tables[row], missing[row])};
+                if (!fresh->shard.put(key, place)) {
+                    throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " +
+                                                std::to_string(s) + " repeats the key of another row");
+                }
+                ++row;
             }
         }
-        shards_.swap(fresh);
+        if (row != rows) throw std::invalid_argument("snapshot rows are not in the order of their locations");
+        restored_.push_back(std::move(fresh));
+    }
+
+    // After the last shard; `weights` of the rows at `locations`, if uses were counted.
+    void finish_restore(std::uint64_t counted_batches, const std::uint64_t* locations, const float* weights,
+                        std::size_t size) {
+        const auto alone = engine_.enter_alone();
+        if (restored_.size() != shards_.size()) throw std::runtime_error("not every shard has been restored");
+        check_empty();
+        if (counted_batches > 0) counts_.restore(counted_batches, locations, weights, size);
+        shards_.swap(restored_);
+        restored_.clear();
+    }
+
+    void drop_restore() {
+        const auto open = engine_.enter();
+        const std::lock_guard<std::mutex> order(order_mutex_);
+        restored_.clear();
     }
 
     // Frees the rows. Later calls throw; a second close() does nothing.
     void close() {
-        engine_.close([this] { shards_.clear(); });
+        engine_.close([this] {
+            shards_.clear();
+            restored_.clear();
+        });
     }
 
   private:
     struct LockedShard {
-        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, std::uint64_t multiplier)
-            : shard(number, num_shards, num_groups, multiplier) {}
+        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, PageArena& arena)
+            : shard(number, num_shards, num_groups, arena) {}
         std::mutex mutex;
         Shard shard;
+        ProbeCounts probes;
         double wait_ms = 0;
     };
+
+    // The shards of a lane, locked one after the other in rising order, as everybody does who locks more than one.
+    class LaneLock {
+      public:
+        LaneLock(Dit& dit, std::size_t lane)
+            : dit_(dit), first_(lane * dit.per_lane()), last_(first_ + dit.per_lane()) {
+            for (std::size_t s = first_; s < last_; ++s) dit_.lock(s).release();
+        }
+        LaneLock(const LaneLock&) = delete;
+        LaneLock& operator=(const LaneLock&) = delete;
+        ~LaneLock() {
+            for (std::size_t s = first_; s < last_; ++s) dit_.shards_[s]->mutex.unlock();
+        }
+
+      private:
+        Dit& dit_;
+        const std::size_t first_, last_;
+    };
+
+    static constexpr std::size_t kAhead = 16;  // keys whose line is being fetched while one is compared
+    static constexpr std::size_t kNext = 8;    // keys whose next line is, where the run goes on
+
+    // A key on its way: its line is being fetched.
+    struct Fetched {
+        Probe probe;
+        Shard* shard;
+        std::uint32_t group, row;
+    };
+
+    std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
+    // `on_key(Fetched)` for the keys of a lane in batch order.
+    template <class OnKey>
+    void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
+        std::array<Fetched, kAhead> ring;
+        Batch::Cursor cursor(batch, lane);
+        std::size_t fetched = 0;
+        while (fetched < kAhead && fetch(cursor, ring[fetched])) ++fetched;
+        for (std::size_t i = 0; i < std::min(kNext, fetched); ++i) fetch_next_line(ring[i]);
+        for (std::size_t done = 0; done < fetched; ++done) {
+            if (done + kNext < fetched) fetch_next_line(ring[(done + kNext) % kAhead]);
+            on_key(ring[done % kAhead]);
+            fetched += fetch(cursor, ring[done % kAhead]);
+        }
+    }
+
+    bool fetch(Batch::Cursor& cursor, Fetched& out) const {
+        if (!cursor.next()) return false;
+        out = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
+        out.shard->prefetch(out.probe.order);
+        return true;
+    }
+
+    static void fetch_next_line(const Fetched& key) { key.shard->prefetch_next(key.probe.order); }
+
+    // Rows that are new.
+    std::size_t insert(Batch& batch, std::size_t lane, std::int64_t ticket) {
+        const LaneLock lock(*this, lane);
+        ProbeCounts counts;
+        std::size_t new_rows = 0;
+        each_key(batch, lane, [&](const Fetched& key) {
+            const GroupOut& out = batch.group(key.group);
+            bool is_new;
+            const std::uint64_t at = key.shard->find_or_add(key.probe, key.group, ticket, counts, is_new);
+            out.locations[key.row] = rank_bits_ | at;
+            out.is_new[key.row] = is_new;
+            new_rows += is_new;
+        });
+        shards_[lane * per_lane()]->probes.add(counts);
+        return new_rows;
+    }
+
+    // Shards grow between batches, the fullest first, so that hardly one must in the middle: one a batch, or as many as
+    // the batch's new rows have earned. Which ones follows from the rows alone.
+    void grow_crowded(std::size_t new_rows) {
+        std::size_t moved = 0;
+        while (moved == 0 || moved < 4 * new_rows) {
+            std::size_t fullest = shards_.size();
+            double most = 0;
+            for (std::size_t s = 0; s < shards_.size(); ++s) {
+                const Shard& shard = shards_[s]->shard;  // only who holds the order changes what is read here
+                const double load = static_cast<double>(shard.rows()) / static_cast<double>(shard.capacity());
+                if (shard.crowded() && load > most) {
+                    most = load;
+                    fullest = s;
+                }
+            }
+            if (fullest == shards_.size()) return;
+            const auto lock = this->lock(fullest);
+            try {
+                shards_[fullest]->shard.grow();
+            } catch (const std::bad_alloc&) {
+                return;  // there is time: a shard that has no room left says so itself
+            }
+            moved += shards_[fullest]->shard.rows();
+        }
+    }
 
     std::unique_lock<std::mutex> lock(std::size_t s) {
         LockedShard& shard = *shards_[s];
@@ -283,7 +486,7 @@ class Dit {
     void undo_shards(std::int64_t ticket) {
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
-            shards_[s]->shard.undo_after(ticket, engine_.tables());
+            shards_[s]->shard.undo_after(ticket);
         }
     }
 
@@ -311,32 +514,70 @@ class Dit {
         return shift;
     }
 
-    // starts[s][k]: committed rows in chunks of lower numbers; numbers rise with k, then with s.
-    std::vector<std::vector<std::uint64_t>> chunk_starts(const CutShape& shape) const {
-        std::vector<std::vector<std::uint64_t>> starts(shards_.size());
-        std::vector<std::size_t> first(shards_.size());
-        std::size_t c = 0, most = 0;
+    void fill(Rows& out, std::size_t row, const Entry& entry, std::uint64_t hash) const {
+        const TableInfo& table = engine_.tables()[entry.table()];
+        out.tables[row] = entry.table();
+        out.missing[row] = entry.missing();
+        out.ids[row] = entry.missing() ? 0 : unmix64_seeded(table.seed, hash);
+        out.locations[row] = rank_bits_ | entry.place();
+        out.hashes[row] = hash;
+    }
+
+    void copy_weights(Cut& cut) {
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto count = static_cast<std::size_t>(shape.chunk_counts[s]);
-            first[s] = c;
-            c += count;
-            most = std::max(most, count);
-            starts[s].resize(count);
-        }
-        std::uint64_t start = 0;
-        for (std::size_t k = 0; k < most; ++k) {
-            for (std::size_t s = 0; s < shards_.size(); ++s) {
-                if (k >= starts[s].size()) continue;
-                starts[s][k] = start;
-                start += shape.chunk_rows[first[s] + k];
+            cut.weights.emplace_back();
+            const std::vector<std::uint32_t>& extents = cut.shards[s].extents();
+            for (std::size_t k = 0; k < extents.size(); ++k) {
+                const auto chunk = static_cast<std::uint32_t>(k * shards_.size() + s);
+                cut.weights.back().push_back(counts_.stored(chunk, extents[k]));
             }
         }
-        return starts;
+    }
+
+    void check_no_tickets() {
+        const std::lock_guard<std::mutex> tickets(ticket_mutex_);
+        if (pending_.empty()) return;
+        throw std::runtime_error(std::to_string(pending_.size()) +
+                                 " tickets are open, and their batches may use the rows: commit or undo them first");
+    }
+
+    void check_empty() {
+        std::unique_lock<std::mutex> tickets(ticket_mutex_);
+        const bool pending = !pending_.empty();
+        tickets.unlock();
+        if (pending || sum([](const Shard& shard) { return shard.rows() + shard.chunks().size(); }) != 0) {
+            throw std::runtime_error("restore needs an empty index: no rows, no uncommitted tickets");
+        }
+    }
+
+    // Chunks in use of this owner; the offset of any location is legal.
+    void check_locations(const std::vector<const std::uint64_t*>& locations, const std::vector<std::size_t>& sizes) {
+        std::vector<std::size_t> num_chunks;
+        for (std::size_t s = 0; s < shards_.size(); ++s) {
+            const auto lock = this->lock(s);
+            num_chunks.push_back(shards_[s]->shard.chunks().size());
+        }
+        for (std::size_t i = 0; i < locations.size(); ++i) {
+            for (std::size_t j = 0; j < sizes[i]; ++j) {
+                const std::uint64_t location = locations[i][j];
+                if (location == kAbsent) continue;
+                const std::uint32_t chunk = place_chunk(location & kPlaceMask);
+                if ((location & ~kPlaceMask) == rank_bits_ &&
+                    chunk / shards_.size() < num_chunks[chunk % shards_.size()]) {
+                    continue;
+                }
+                throw std::invalid_argument("location " + std::to_string(location) + " at position " +
+                                            std::to_string(j) + " is of no row of this index");
+            }
+        }
     }
 
     Engine engine_;
     const std::uint64_t rank_bits_;
-    std::vector<std::unique_ptr<LockedShard>> shards_;
+    PageArena arena_;
+    UseCounts counts_;
+    std::vector<std::unique_ptr<LockedShard>> shards_, restored_;
+    std::shared_mutex stay_mutex_;
     std::mutex order_mutex_, cut_mutex_, ticket_mutex_;
     std::vector<std::int64_t> pending_;  // uncommitted tickets, rising
     std::int64_t next_ticket_ = 0, last_committed_ = -1;

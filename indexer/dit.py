@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit import NativeIndex
 from headrace.indexer.checks import check_integer
 from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
-from headrace.indexer.core import CutArrays, IndexCore
+from headrace.indexer.core import IndexCore
 from headrace.indexer.dit_stats import DitStats
-from headrace.indexer.hashing import MAX_SHARDS, private_multiplier
-from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexedIds, IndexTable
+from headrace.indexer.hashing import MAX_SHARDS, ROUTE_BUCKETS, private_multiplier, route_bucket
+from headrace.indexer.indexed import U64, IdColumn, IndexedGroup, IndexedIds, IndexRows, IndexTable
 from headrace.indexer.writer import WriterClaim
 
 
@@ -32,8 +35,12 @@ class DIT:
     - ``len(dit)``, `lookup`, `snapshot` and `restore` know committed rows only.
 
     Threads: any method from any thread. Batches are taken one after the other; `lookup`, `commit`, `snapshot` and
-    `stats` go on beside a running `index`, and wait for one shard's share of it at most. `commit` and `undo_after` wait
-    for a running `snapshot`. Not usable in a forked child (RuntimeError). After `close`, RuntimeError.
+    `stats` go on beside a running `index`, and wait for one lane's share of it at most (one thread: for its probes, about
+    half of it). Only `remove` and `close` wait for a running `snapshot`. Not usable in a forked child
+    (RuntimeError). After `close`, RuntimeError.
+
+    Uses: `commit` counts the batch's rows, so that what was read ahead counts only once it is delivered; `lookup` never
+    counts. With `half_life` a use weighs half after that many counted batches.
 
     `num_shards` is a power of two up to 64, and belongs to the data: a snapshot restores into the same number only.
     `num_threads` counts the calling thread. `owner_rank` stands in every location. `multiplier`, odd and of 64 bits,
@@ -51,6 +58,7 @@ class DIT:
         num_shards: int = 64,
         num_threads: int = 1,
         owner_rank: int = 0,
+        half_life: float | None = None,
         multiplier: int | None = None,
     ) -> None:
         self._tables = check_tables(tables)
@@ -60,6 +68,9 @@ class DIT:
         self._num_threads = check_integer("num_threads", num_threads, 1, MAX_THREADS)
         self._owner_rank = check_integer("owner_rank", owner_rank, 0, (1 << 16) - 1)
         self._multiplier = private_multiplier(multiplier)
+        if half_life is not None and not 1 <= half_life <= 1e9:
+            raise ValueError(f"half_life is {half_life!r}; it must be a number of batches from 1 to 1e9, or None")
+        self._half_life = None if half_life is None else float(half_life)
         self._pid = os.getpid()
         self._core = self._make_core()
         self._closed = False
@@ -73,6 +84,7 @@ class DIT:
             self._num_threads,
             self._owner_rank,
             self._multiplier,
+            self._half_life or 0.0,
         )
 
     @property
@@ -106,9 +118,45 @@ class DIT:
         groups = self._open().lookup(check_columns(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
 
-    def commit(self, ticket: int) -> None:
-        """Make the rows of `ticket` and of all earlier tickets permanent. ValueError unless `ticket` is open."""
-        self._open().commit(check_integer("ticket", ticket, 0, (1 << 63) - 1))
+    def remove(self, columns: Sequence[IdColumn]) -> IndexedIds:
+        """Take rows out of the index. As `lookup`: locations are those that the rows had, ABSENT where there was none.
+
+        Their places go to the next new rows of the same group and shard, lowest place first; what was stored there (a
+        vector, a count of uses) is the caller's to forget, but for the count. RuntimeError while tickets are open:
+        their batches may use the rows. On MemoryError some of the rows are gone. Waits for running snapshots.
+        """
+        groups = self._open().remove(check_columns(columns, self._tables))
+        return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
+
+    def commit(self, ticket: int, used: IndexedIds | None = None) -> None:
+        """Make the rows of `ticket` and of all earlier tickets permanent. ValueError unless `ticket` is open.
+
+        `used`: a batch that has been delivered; each of its rows counts as used once more. ValueError for locations
+        that are not of this index. Then nothing has changed.
+        """
+        locations = [] if used is None else [group.locations for group in used.groups]
+        self.commit_used(ticket, locations)
+
+    def commit_used(self, ticket: int, locations: Sequence[U64]) -> None:
+        """`commit` for who has the locations alone: a uint64 array a group, no row twice; none: nothing is counted."""
+        arrays = [np.require(array, np.uint64, ["C", "A"]) for array in locations]
+        self._open().commit(check_integer("ticket", ticket, 0, (1 << 63) - 1), arrays)
+
+    def uses(self, locations: U64) -> npt.NDArray[np.float32]:
+        """In how many of the delivered batches the rows at these uint64 locations were used, float32 [n]; decayed by
+        `half_life`. 0 where a row was never used and for ABSENT; exact up to 2^24. ValueError for locations that are
+        not of this index."""
+        return self._open().uses(np.require(locations, np.uint64, ["C", "A"]))
+
+    def rows_of_buckets(self, first: int = 0, last: int = ROUTE_BUCKETS) -> IndexRows:
+        """The committed rows whose route buckets (``hash >> 48``) lie in [first, last), in the order of the buckets.
+
+        Within a bucket by hash, then table. To go through a large index, ask for a few buckets at a time. Rows that are
+        committed or removed meanwhile may be there or not.
+        """
+        start = check_integer("first", first, 0, ROUTE_BUCKETS)
+        rows = self._open().bucket_rows(start, check_integer("last", last, start, ROUTE_BUCKETS))
+        return IndexRows(rows.tables, rows.missing, rows.ids, rows.locations, route_bucket(rows.hashes))
 
     def undo_after(self, ticket: int | None) -> None:
         """Forget the batches after `ticket`, newest first; None: all that are uncommitted.
@@ -159,10 +207,12 @@ class DIT:
         return DitStats(
             rows=raw["rows"],
             provisional=raw["provisional"],
+            free_places=raw["free_places"],
             capacity=raw["capacity"],
             nbytes=raw["nbytes"],
+            counts_nbytes=raw["counts_nbytes"],
             scratch_nbytes=raw["scratch_nbytes"],
-            mean_probe_length=raw["probe_steps"] / keys if keys else 0.0,
+            mean_probe_length=raw["probe_lines"] / keys if keys else 0.0,
             max_probe_length=raw["longest_probe"],
             growths=raw["growths"],
             longest_call_ms=raw["longest_call_ms"],
@@ -171,32 +221,32 @@ class DIT:
         )
 
     def snapshot(self) -> pa.Table:
-        """The committed rows, as of the last `commit`, sorted by location; see :mod:`headrace.indexer.snapshot`."""
-        cut = CutArrays(*self._open().snapshot())
-        return snapshots.pack(cut, snapshots.Identity(self._tables, self._num_shards, self._owner_rank))
+        """The committed rows, as of the last `commit`, by shard and location; see :mod:`headrace.indexer.snapshot`."""
+        with closing(self._open().open_cut()) as cut:
+            return snapshots.pack(cut, self._identity())
 
     def restore(self, table: pa.Table) -> None:
         """Take over the rows of a snapshot: same locations, and the same places for all that comes later.
 
         The index must be empty (RuntimeError). ValueError for a snapshot that is damaged, of another version, number of
-        shards, owner or set of tables (tables may have been added since); then nothing has changed.
+        shards, owner, half-life or set of tables (tables may have been added since); then nothing has changed.
         """
-        core = self._open()
-        identity = snapshots.Identity(self._tables, self._num_shards, self._owner_rank)
-        ordinals, cut = snapshots.unpack(table, identity)
-        core.restore(ordinals, cut.missing.view("u1"), *cut[2:])
+        snapshots.restore_table(table, self._identity(), self._open())
 
     def write_snapshot(self, path: str | os.PathLike[str]) -> None:
-        """`snapshot` into an Arrow IPC file that appears whole or not at all."""
-        snapshots.write(self.snapshot(), Path(path))
+        """`snapshot` into an Arrow IPC file that appears whole or not at all, with one shard in memory at a time.
+
+        `index`, `lookup`, `commit` and `undo_after` go on meanwhile; the file holds what was committed when it began.
+        """
+        with closing(self._open().open_cut()) as cut:
+            snapshots.write(cut, self._identity(), Path(path))
 
     def read_snapshot(self, path: str | os.PathLike[str]) -> None:
         """`restore` from a file of `write_snapshot`; errors name the file."""
-        table = snapshots.read(Path(path))
-        try:
-            self.restore(table)
-        except ValueError as error:
-            raise ValueError(f"{os.fspath(path)}: {error}") from error
+        snapshots.restore_file(Path(path), self._identity(), self._open())
+
+    def _identity(self) -> snapshots.Identity:
+        return snapshots.Identity(self._tables, self._num_shards, self._owner_rank, self._half_life)
 
     def close(self) -> None:
         """Wait for the calls in flight, join the threads, free the rows. Again: nothing."""

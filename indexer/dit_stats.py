@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DitStats:
-    """Counters of an index since it was made; probe lengths count the entries looked at per unique key of `index`.
+    """Counters of an index since it was made; probe lengths count the cache lines read per unique key of `index`.
 
     ====================== ==================================================================================
     `rows`, `provisional`  committed and uncommitted rows
+    `free_places`          left by removed rows, for new ones
     `capacity`, `load`     entries allocated, and the share of them in use
     `nbytes`               bytes of entries, journals and chunk lists
+    `counts_nbytes`        bytes of the counts of uses
     `scratch_nbytes`       bytes of reusable batch scratch
     `mean_probe_length`    1.0 is best; 0.0 before the first key
     `max_probe_length`     of any one key so far
@@ -25,8 +27,10 @@ class DitStats:
 
     rows: int
     provisional: int
+    free_places: int
     capacity: int
     nbytes: int
+    counts_nbytes: int
     scratch_nbytes: int
     mean_probe_length: float
     max_probe_length: int

@@ -1,9 +1,13 @@
-"""Snapshot of an index as an Arrow table: packed, verified, written and read.
+"""Snapshot of an index as Arrow data: packed, verified, written and read, shard by shard.
 
-Columns `table_uid` uint32, `missing` bool, `id` uint64, `location` uint64: the committed rows, sorted by location. The
-schema's metadata holds, as JSON under ``headrace.index``: `version`, `num_shards`, `chunk_rows`, `owner_rank`,
-`tables` ([uid, group] each), `chunks` (for each shard the [group, committed rows] of its chunks, in the order in which
-it took them), and `digest`, a blake2b over all of this and the columns.
+Columns `table_uid` uint32, `missing` bool, `id` uint64, `location` uint64 and `uses` float32: the committed rows, one
+record batch a shard, each sorted by location. The schema's metadata holds, as JSON under ``headrace.index``: `version`,
+`num_shards`, `chunk_rows`, `owner_rank`, `tables` ([uid, group] each), `counted_batches`, `half_life`, `rows` (of each
+shard) and `chunks` (for each shard the [group, extent] of its chunks, in the order in which it took them; a place up to
+the extent that no row is at is free). `uses` are as :class:`~headrace.indexer.dit.DIT` stores them, null where nothing
+was counted. Each shard has a blake2b over the header, its number and its rows: in a table all of them as JSON under
+``headrace.digests``, in a file each in the metadata of its batch, so that neither writing nor reading needs more than a
+shard in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,17 +24,20 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.indexer.checks import check_integer
-from headrace.indexer.core import CutArrays
-from headrace.indexer.indexed import CHUNK_ROWS, OFFSET_BITS, PLACE_BITS, U32, IndexTable
+from headrace.indexer.core import IndexCore, IndexCut
+from headrace.indexer.indexed import CHUNK_ROWS, OFFSET_BITS, PLACE_BITS, U32, U64, IndexTable
 
-VERSION = 1
+VERSION = 2
 _KEY = b"headrace.index"
+_DIGESTS = b"headrace.digests"
+_DIGEST = b"headrace.digest"
 _SCHEMA = pa.schema(
     [
         pa.field("table_uid", pa.uint32(), nullable=False),
         pa.field("missing", pa.bool_(), nullable=False),
         pa.field("id", pa.uint64(), nullable=False),
         pa.field("location", pa.uint64(), nullable=False),
+        pa.field("uses", pa.float32()),
     ]
 )
 
@@ -41,47 +48,41 @@ class Identity(NamedTuple):
     tables: tuple[IndexTable, ...]
     num_shards: int
     owner_rank: int
+    half_life: float | None
 
 
-def pack(cut: CutArrays, identity: Identity) -> pa.Table:
-    ends = np.cumsum(cut.chunk_counts).tolist()
-    pairs = list(zip(cut.chunk_groups.tolist(), cut.chunk_rows.tolist(), strict=True))
-    header: dict[str, Any] = {
-        "version": VERSION,
-        "num_shards": identity.num_shards,
-        "chunk_rows": CHUNK_ROWS,
-        "owner_rank": identity.owner_rank,
-        "tables": [[t.uid, t.group] for t in identity.tables],
-        "chunks": [pairs[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)],
-    }
-    columns = [cut.table_uids, cut.missing, cut.ids, cut.locations]
-    header["digest"] = _digest(header, columns)
-    return pa.table([pa.array(c) for c in columns], schema=_SCHEMA.with_metadata({_KEY: json.dumps(header)}))
+class Shard(NamedTuple):
+    """One shard of a snapshot, its rows in the order of their locations."""
+
+    batch: pa.RecordBatch
+    digest: str
 
 
-def unpack(table: pa.Table, identity: Identity) -> tuple[U32, CutArrays]:
-    """(table ordinals uint32 [rows], the cut) of a snapshot for an index of that identity. ValueError says what is
-    wrong; what is left to the kernel is that each key belongs to its shard and none comes twice."""
-    header = _header(table)
-    columns = [_column(table, field) for field in _SCHEMA]
-    if header.pop("digest", None) != _digest(header, columns):
-        raise ValueError("the snapshot's content does not match its digest: it is damaged; take an earlier one")
-    group_of = _check_header(header, identity)
-    counts, groups, rows = _chunks(header.get("chunks"), identity)
-    uids, missing, ids, locations = columns
-    cut = CutArrays(uids, missing, ids, locations, counts, groups, rows)
-    _check_places(cut, identity)
-    return _ordinals(cut, identity, group_of), cut
+# --- from an index
 
 
-def write(table: pa.Table, path: Path) -> None:
-    """Write to a temporary file of its own beside `path`, flush it to the disk, rename: the last writer wins, whole."""
+def pack(cut: IndexCut, identity: Identity) -> pa.Table:
+    schema = _schema(cut, identity)
+    shards = list(_shards(cut, identity, schema))
+    digests = json.dumps([shard.digest for shard in shards])
+    schema = schema.with_metadata({**schema.metadata, _DIGESTS: digests})
+    table = pa.Table.from_batches([shard.batch for shard in shards])
+    return table.replace_schema_metadata(schema.metadata)
+
+
+def write(cut: IndexCut, identity: Identity, path: Path) -> None:
+    """Into an Arrow IPC file, one shard at a time.
+
+    A temporary file of its own beside `path`, flushed to the disk, is renamed: the last writer wins, whole.
+    """
+    schema = _schema(cut, identity)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
         with open(descriptor, "wb") as file:
-            with pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
+            with pa.ipc.new_file(file, schema) as writer:
+                for shard in _shards(cut, identity, schema):
+                    writer.write_batch(shard.batch, custom_metadata={_DIGEST: shard.digest})
             file.flush()
             os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private
             os.fsync(file.fileno())
@@ -95,55 +96,189 @@ def write(table: pa.Table, path: Path) -> None:
         os.close(folder)
 
 
-def read(path: Path) -> pa.Table:
-    """The table of a snapshot file, not verified yet. ValueError, naming the file, if it is no whole Arrow file."""
-    try:
-        # Slices of bytes in memory: a damaged length cannot ask for more than there is.
-        with pa.ipc.open_file(pa.py_buffer(path.read_bytes())) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: not a whole snapshot file: {error}") from error
-    return table
+def _schema(cut: IndexCut, identity: Identity) -> pa.Schema:
+    chunks = [cut.chunks(shard) for shard in range(identity.num_shards)]
+    header: dict[str, Any] = {
+        "version": VERSION,
+        "num_shards": identity.num_shards,
+        "chunk_rows": CHUNK_ROWS,
+        "owner_rank": identity.owner_rank,
+        "tables": [[t.uid, t.group] for t in identity.tables],
+        "counted_batches": cut.counted_batches,
+        "half_life": identity.half_life,
+        "rows": [cut.num_rows(shard) for shard in range(identity.num_shards)],
+        "chunks": [list(zip(groups, extents, strict=True)) for groups, extents in chunks],
+    }
+    return _SCHEMA.with_metadata({_KEY: json.dumps(header)})
 
 
-def _digest(header: dict[str, Any], columns: Sequence[np.ndarray[Any, Any]]) -> str:
-    state = hashlib.blake2b(json.dumps(header, sort_keys=True).encode(), digest_size=32)
-    for column in columns:
-        state.update(np.ascontiguousarray(column).view(np.uint8).data)
+def _shards(cut: IndexCut, identity: Identity, schema: pa.Schema) -> Iterator[Shard]:
+    uids = np.array([t.uid for t in identity.tables], np.uint32)
+    for number in range(identity.num_shards):
+        rows = cut.shard_rows(number)
+        uses = pa.nulls(len(rows.tables), pa.float32()) if rows.weights is None else pa.array(rows.weights)
+        columns = [uids[rows.tables], rows.missing, rows.ids, rows.locations]
+        batch = pa.record_batch([*map(pa.array, columns), uses], schema=schema)
+        yield Shard(batch, _digest(schema.metadata[_KEY], number, batch))
+
+
+def _digest(header: bytes, number: int, batch: pa.RecordBatch) -> str:
+    state = hashlib.blake2b(header, digest_size=32, person=str(number).encode())
+    for column in batch.columns:
+        if column.null_count:
+            state.update(b"null")
+        else:
+            state.update(np.ascontiguousarray(column.to_numpy(zero_copy_only=False)).view(np.uint8).data)
     return state.hexdigest()
 
 
-def _header(table: pa.Table) -> dict[str, Any]:
+# --- into an index
+
+
+def restore_table(table: pa.Table, identity: Identity, core: IndexCore) -> None:
+    """ValueError says what is wrong with the table; then, as after any error, the index is empty still."""
     if not isinstance(table, pa.Table) or _KEY not in (table.schema.metadata or {}):
         raise ValueError("not a snapshot of an index: the schema's metadata has no 'headrace.index'")
+    header = _Header(table.schema, identity)
+    digests = _json(table.schema.metadata.get(_DIGESTS, b"null"))
+    if not isinstance(digests, list) or len(digests) != identity.num_shards or table.num_rows != sum(header.rows):
+        raise ValueError("the snapshot's rows or digests are not those of its shards: it is damaged")
+    starts = np.cumsum([0, *header.rows]).tolist()
+
+    def shards() -> Iterator[Shard]:
+        for start, rows, digest in zip(starts, header.rows, digests, strict=False):
+            part = table.slice(start, rows).combine_chunks().to_batches()
+            yield Shard(part[0] if part else _empty(table.schema), digest)
+
+    _restore(shards(), header, core)
+
+
+def restore_file(path: Path, identity: Identity, core: IndexCore) -> None:
+    """As `restore_table`, one shard in memory at a time; errors name the file."""
     try:
-        header = json.loads(table.schema.metadata[_KEY])
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the snapshot's header is not JSON: {error}") from error
-    if not isinstance(header, dict) or header.get("version") != VERSION:
-        version = header.get("version") if isinstance(header, dict) else None
-        raise ValueError(f"snapshot version {version!r}; this code reads version {VERSION}")
-    if not table.schema.equals(_SCHEMA):
-        raise ValueError(f"the snapshot has columns {table.schema.names} of types {table.schema.types}")
-    return header
+        # Mapped: a damaged length cannot ask for more than there is.
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+            if _KEY not in (reader.schema.metadata or {}):
+                raise ValueError("not a snapshot of an index: the schema's metadata has no 'headrace.index'")
+            header = _Header(reader.schema, identity)
+            if reader.num_record_batches != identity.num_shards:
+                raise ValueError(f"{reader.num_record_batches} record batches for {identity.num_shards} shards")
+            _restore(_read_shards(reader), header, core)
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        what = "" if type(error) is ValueError else "not a whole snapshot file: "
+        raise ValueError(f"{path}: {what}{error}") from error
 
 
-def _column(table: pa.Table, field: pa.Field) -> np.ndarray[Any, Any]:
-    column = table.column(field.name)
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _read_shards(reader: pa.RecordBatchFileReader) -> Iterator[Shard]:
+    for number in range(reader.num_record_batches):
+        batch, metadata = reader.get_batch_with_custom_metadata(number)
+        batch.validate(full=True)
+        yield Shard(batch, (metadata or {}).get(_DIGEST, b"").decode("ascii", "replace"))
+
+
+def _restore(shards: Iterator[Shard], header: _Header, core: IndexCore) -> None:
+    places, weights = [], []
+    try:
+        for number, shard in enumerate(shards):
+            if shard.digest != _digest(header.raw, number, shard.batch):
+                raise ValueError(
+                    f"the snapshot's shard {number} does not match its digest: it is damaged; take another"
+                )
+            uids, missing, ids, locations, uses = (_column(shard.batch, field) for field in _SCHEMA)
+            tables = header.check_rows(number, uids, missing, ids, locations)
+            core.restore_shard(number, *header.chunks[number], tables, missing.view("u1"), ids, locations)
+            if header.counted_batches:
+                places.append(locations)
+                weights.append(uses)
+        if header.counted_batches:
+            core.finish_restore(header.counted_batches, np.concatenate(places), np.concatenate(weights))
+        else:
+            core.finish_restore(0, np.empty(0, np.uint64), np.empty(0, np.float32))
+    finally:
+        core.drop_restore()
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> Any:
+    column = batch.column(field.name)
+    if column.null_count == len(column) and field.nullable:
+        return np.zeros(len(column), np.float32)
     if column.null_count:
         raise ValueError(f"snapshot column {field.name} has nulls")
-    return np.ascontiguousarray(column.to_numpy())
+    return np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
 
 
-def _check_header(header: dict[str, Any], identity: Identity) -> dict[int, int]:
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the snapshot's header is not JSON: {error}") from error
+
+
+class _Header:
+    """The checked header of a snapshot for an index of that identity."""
+
+    def __init__(self, schema: pa.Schema, identity: Identity) -> None:
+        self.raw: bytes = schema.metadata[_KEY]
+        header = _json(self.raw)
+        if not isinstance(header, dict) or header.get("version") != VERSION:
+            version = header.get("version") if isinstance(header, dict) else None
+            raise ValueError(f"snapshot version {version!r}; this code reads version {VERSION}")
+        if not schema.equals(_SCHEMA):
+            raise ValueError(f"the snapshot has columns {schema.names} of types {schema.types}")
+        self.identity = identity
+        self.group_of = _check_identity(header, identity)
+        self.rows = _integers(header.get("rows"), "rows", identity.num_shards)
+        self.counted_batches = check_integer("counted_batches", header.get("counted_batches"), 0, 1 << 53)
+        self.chunks = _chunks(header.get("chunks"), identity)
+        self.uids = np.array(sorted(self.group_of), np.uint32)
+        ordinal_of = {t.uid: ordinal for ordinal, t in enumerate(identity.tables)}
+        self.ordinals = np.array([ordinal_of[int(u)] for u in self.uids], np.uint32)
+        self.groups = np.array([self.group_of[int(u)] for u in self.uids], np.uint32)
+
+    def check_rows(self, number: int, uids: U32, missing: Any, ids: U64, locations: U64) -> U32:
+        """Ordinals of a shard's rows' tables. Each row lies in a chunk of its table's group, in the order of the
+        locations, and a missing key has id 0; what is left to the kernel is that the key belongs to the shard and comes
+        once."""
+        if len(uids) != self.rows[number]:
+            raise ValueError(f"the snapshot's shard {number} has {len(uids)} rows, its header {self.rows[number]}")
+        at = np.searchsorted(self.uids, uids)
+        known = at < len(self.uids)
+        known[known] = self.uids[at[known]] == uids[known]
+        self._refuse(number, ~known, lambda row: f"is of table uid {uids[row]}, which the index does not have")
+        groups, extents = (np.array(part, np.uint32) for part in self.chunks[number])
+        chunk = (locations >> np.uint64(OFFSET_BITS)) & np.uint64((1 << (PLACE_BITS - OFFSET_BITS)) - 1)
+        k = (chunk // np.uint64(self.identity.num_shards)).astype(np.int64)
+        wrong = (locations >> np.uint64(PLACE_BITS)) != np.uint64(self.identity.owner_rank)
+        wrong |= (chunk % np.uint64(self.identity.num_shards) != np.uint64(number)) | (k >= len(groups))
+        wrong[~wrong] = (locations[~wrong] & np.uint64(CHUNK_ROWS - 1)) >= extents[k[~wrong]]
+        wrong[1:] |= locations[1:] <= locations[:-1]
+        self._refuse(
+            number, wrong, lambda row: f"has location {locations[row]:#x}, out of range, out of order, or there twice"
+        )
+        misplaced = (groups[k] != self.groups[at]) | (missing & (ids != 0))
+        self._refuse(number, misplaced, lambda _: "lies in a chunk of another group, or is missing and has an id")
+        return self.ordinals[at]
+
+    @staticmethod
+    def _refuse(number: int, wrong: Any, why: Any) -> None:
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise ValueError(f"snapshot row {row} of shard {number} {why(row)}")
+
+
+def _check_identity(header: dict[str, Any], identity: Identity) -> dict[int, int]:
     """Groups by table uid of the index."""
     for name, own in (
         ("num_shards", identity.num_shards),
         ("chunk_rows", CHUNK_ROWS),
         ("owner_rank", identity.owner_rank),
+        ("half_life", identity.half_life),
     ):
         if header.get(name) != own:
             raise ValueError(f"the snapshot has {name} {header.get(name)!r}, the index {own}")
@@ -157,24 +292,34 @@ def _check_header(header: dict[str, Any], identity: Identity) -> dict[int, int]:
     return group_of
 
 
-def _chunks(shards: object, identity: Identity) -> tuple[Any, U32, U32]:
-    """Chunks of each shard, their groups and rows; all but the last of a group in its shard are full."""
+def _chunks(shards: object, identity: Identity) -> list[tuple[list[int], list[int]]]:
+    """Groups and extents of each shard's chunks; all but the last of a group in its shard are full."""
     if not isinstance(shards, list) or len(shards) != identity.num_shards:
         raise ValueError("the snapshot's chunk list does not have one entry a shard")
     last_group = max((t.group for t in identity.tables), default=-1)
-    flat: list[tuple[int, int]] = []
+    most = 1 << (PLACE_BITS - OFFSET_BITS)
+    out = []
     for shard, chunks in enumerate(shards):
         pairs = _pairs(chunks, f"chunks of shard {shard}", last_group, CHUNK_ROWS)
         unfilled: set[int] = set()
-        for group, rows in pairs:
-            if rows == 0 or group in unfilled:
+        for group, extent in pairs:
+            if extent == 0 or group in unfilled:
                 raise ValueError(f"the snapshot's chunks of shard {shard} are not filled in order")
-            if rows < CHUNK_ROWS:
+            if extent < CHUNK_ROWS:
                 unfilled.add(group)
-        flat += pairs
-    counts = np.array([len(chunks) for chunks in shards], np.int64)
-    groups, rows_of = np.array(flat, np.uint32).reshape(-1, 2).T
-    return counts, np.ascontiguousarray(groups), np.ascontiguousarray(rows_of)
+        if pairs and (len(pairs) - 1) * identity.num_shards + shard >= most:
+            raise ValueError("the snapshot has more chunks than there are chunk numbers")
+        out.append(([group for group, _ in pairs], [extent for _, extent in pairs]))
+    return out
+
+
+def _integers(items: object, name: str, count: int) -> list[int]:
+    if not isinstance(items, list) or len(items) != count:
+        raise ValueError(f"the snapshot's {name} do not have one entry a shard")
+    try:
+        return [check_integer(name, item, 0, (1 << 63) - 1) for item in items]
+    except TypeError as error:
+        raise ValueError(f"the snapshot's header: {error}") from error
 
 
 def _pairs(items: object, name: str, most_first: int, most_second: int) -> list[tuple[int, int]]:
@@ -184,49 +329,3 @@ def _pairs(items: object, name: str, most_first: int, most_second: int) -> list[
         return [(check_integer(name, a, 0, most_first), check_integer(name, b, 0, most_second)) for a, b in items]
     except (TypeError, ValueError) as error:
         raise ValueError(f"the snapshot's header: {error}") from error
-
-
-def _check_places(cut: CutArrays, identity: Identity) -> None:
-    """The locations are those of the chunks' rows, each once, in order."""
-    shards = np.repeat(np.arange(identity.num_shards), cut.chunk_counts)
-    firsts = np.cumsum(cut.chunk_counts) - cut.chunk_counts
-    numbers = (np.arange(len(shards)) - firsts[shards]) * identity.num_shards + shards  # chunk numbers, shard by shard
-    if len(numbers) and numbers.max() >= 1 << (PLACE_BITS - OFFSET_BITS):
-        raise ValueError("the snapshot has more chunks than there are chunk numbers")
-    order = np.argsort(numbers)
-    rows = cut.chunk_rows[order].astype(np.int64)
-    if rows.sum() != len(cut.locations):
-        raise ValueError(f"the snapshot has {len(cut.locations)} rows, its chunks {rows.sum()}")
-    starts = np.cumsum(rows) - rows
-    owner_bits = np.uint64(identity.owner_rank) << np.uint64(PLACE_BITS)
-    chunk_bits = owner_bits | (numbers[order].astype(np.uint64) << np.uint64(OFFSET_BITS))
-    offsets = (np.arange(rows.sum()) - np.repeat(starts, rows)).astype(np.uint64)
-    wrong = np.flatnonzero(cut.locations != (np.repeat(chunk_bits, rows) | offsets))
-    if len(wrong):
-        raise ValueError(
-            f"snapshot row {wrong[0]} has location {cut.locations[wrong[0]]:#x}, which is out of range, out of "
-            f"order, or there twice"
-        )
-
-
-def _ordinals(cut: CutArrays, identity: Identity, group_of: dict[int, int]) -> U32:
-    """Ordinals of the rows' tables; each row lies in a chunk of its table's group, and a missing key has id 0."""
-    uids = np.array(sorted(group_of), np.uint32)
-    at = np.searchsorted(uids, cut.table_uids)
-    known = at < len(uids)
-    known[known] = uids[at[known]] == cut.table_uids[known]
-    if not known.all():
-        row = int(np.flatnonzero(~known)[0])
-        raise ValueError(f"snapshot row {row} is of table uid {cut.table_uids[row]}, which the index does not have")
-    ordinal_of = {t.uid: ordinal for ordinal, t in enumerate(identity.tables)}
-    ordinals = np.array([ordinal_of[int(u)] for u in uids], np.uint32)[at]
-    chunk = (cut.locations >> np.uint64(OFFSET_BITS)) & np.uint64((1 << (PLACE_BITS - OFFSET_BITS)) - 1)
-    shard, k = chunk % np.uint64(identity.num_shards), chunk // np.uint64(identity.num_shards)
-    firsts = (np.cumsum(cut.chunk_counts) - cut.chunk_counts).astype(np.uint64)
-    group = np.array([group_of[int(u)] for u in uids], np.uint32)[at]
-    wrong = np.flatnonzero(
-        (cut.chunk_groups[(firsts[shard] + k).astype(np.int64)] != group) | (cut.missing & (cut.ids != 0))
-    )
-    if len(wrong):
-        raise ValueError(f"snapshot row {wrong[0]} lies in a chunk of another group, or is missing and has an id")
-    return ordinals

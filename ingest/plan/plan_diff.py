@@ -27,7 +27,7 @@ class Difference:
 
 
 def first_difference(left: PlanSequence, right: PlanSequence) -> Difference | None:
-    """The first step at which the plans differ, and the first field there: the batch itself comes first; None: equal."""
+    """The first step at which the plans differ, and the first field there, the batch first; None: equal."""
     for name in ("window", "capacity", "r_rows", "row_bytes"):
         a, b = getattr(left, name), getattr(right, name)
         if a != b:

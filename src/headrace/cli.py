@@ -3,66 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import resource
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from headrace._version import __version__
+from headrace.cli_bench import bench
+from headrace.cli_plan import bench_plan_command, plan_command
+from headrace.cli_report import HotRows, json_option, write_report
+from headrace.cli_stats import stats_command
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.data_loader import DataLoader
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of rows, or "auto"."""
-
-    name = "rows"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "auto":
-            return value
-        try:
-            return click.IntRange(0).convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
-
-
-def json_option(command: _F) -> _F:
-    return click.option(
-        "--json", "json_path", metavar="FILE", callback=writable, help='Write the result as JSON ("-": stdout).'
-    )(command)
-
-
-def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
-    """Refuse at once, not after an hour of work, what cannot be written."""
-    if path is not None and os.path.isdir(path):
-        raise click.BadParameter(f"{path!r} is a folder", ctx, param)
-    if path not in (None, "-") and not os.path.isdir(os.path.dirname(os.path.abspath(str(path)))):
-        raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(str(path)))!r}", ctx, param)
-    return path
-
-
-def show_report(result: dict[str, Any], json_path: str | None) -> None:
-    """A table for people, and JSON where it was asked for."""
-    if json_path == "-":
-        click.echo(json.dumps(result, indent=2))
-        return
-    shown = {k: v for k, v in _flat(result) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
-    width = max(map(len, shown))
-    for key, value in shown.items():
-        text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
-        click.echo(f"{key:<{width}}  {text}")
-    if json_path:
-        with open(json_path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(result, indent=2) + "\n")
 
 
 class _Group(click.Group):
@@ -73,14 +28,6 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
-
-
-def _flat(result: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """(dotted key, value) of nested results."""
-    rows: list[tuple[str, Any]] = []
-    for key, value in result.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return rows
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,7 +53,7 @@ def main() -> None:
 def generate_command(preset: str, out: str, compression: str, json_path: str | None, **options: Any) -> None:
     """Write synthetic files of a public dataset's format, with calibrated skew and learnable labels."""
     report = generate(preset, out, compression=None if compression == "none" else compression, **options)
-    show_report(dataclasses.asdict(report), json_path)
+    write_report(dataclasses.asdict(report), json_path)
 
 
 @main.command("replay")
@@ -137,60 +84,12 @@ def replay(
                 pass
         stats = loader.stats()
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    show_report(stats, json_path)
+    write_report(stats, json_path)
 
 
-class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Numbers of threads, "1,2,4"."""
-
-    name = "n,n,.."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        numbers = click.IntRange(1, 256)
-        convert: Callable[..., int] = numbers.convert
-        return tuple(convert(part, param, ctx) for part in str(value).split(","))
-
-
-class _Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A whole number, also as 50e6."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number", param, ctx)
-        if not 1 <= number <= 2**40 or number != int(number):
-            self.fail(f"{value!r} is not a whole number from 1 on", param, ctx)
-        return int(number)
-
-
-@main.group("bench")
-def bench() -> None:
-    """Measure throughput, with the physical limit and the peers in the same run."""
-
-
-@bench.command("index")
-@click.option("--preset", type=click.Choice(preset_names()), default="criteo-terabyte", show_default=True)
-@click.option("--rows", type=_Count(), default=5_000_000, show_default=True, help="Rows resident in the index.")
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
-@click.option("--threads", type=_Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
-@click.option("--samples", type=_Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
-@click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@json_option
-def bench_index_command(preset: str, json_path: str | None, **options: Any) -> None:
-    """Samples a second that the index deduplicates and looks up; without a model."""
-    from headrace.bench import bench_index
-
-    show_report(bench_index(preset, **options), json_path)
-
-
-from headrace import cli_plan, cli_stats  # noqa: E402, F401 (they add their commands to the groups above)
+bench.add_command(bench_plan_command)
+for _command in (bench, plan_command, stats_command):
+    main.add_command(_command)
 
 if __name__ == "__main__":
     sys.exit(main())

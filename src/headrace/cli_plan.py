@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from headrace.bench import bench_plan
-from headrace.cli import HotRows, bench, json_option, main, show_report, writable
+from headrace.bench_plan import bench_plan
+from headrace.cli_report import HotRows, json_option, writable, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import load_plans, save_plans
 from headrace.plan_report import draw, planned, step_rows, summary
 
 
-@bench.command("plan")
+@click.command("plan")
 @click.option("--preset", type=click.Choice(preset_names()), default="criteo-kaggle", show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=16_384, show_default=True)
 @click.option("--window", type=click.IntRange(1), default=200, show_default=True, help="Batches planned ahead (L).")
@@ -34,10 +34,10 @@ from headrace.plan_report import draw, planned, step_rows, summary
 @json_option
 def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> None:
     """Milliseconds a batch that planning takes, and how near the plans are to the offline optimum."""
-    show_report(bench_plan(preset, **options), json_path)
+    write_report(bench_plan(preset, **options), json_path)
 
 
-@main.command("plan")
+@click.command("plan")
 @click.argument("data", nargs=-1)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
@@ -70,7 +70,7 @@ def plan_command(
     if diff:
         found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
         words = None if found is None else dataclasses.asdict(found)
-        show_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
+        write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
         raise SystemExit(0 if found is None else 1)
     plans = load_plans(read) if read else planned(data, **options)
     violations = plans.verify() if verify else []
@@ -83,7 +83,7 @@ def plan_command(
         save_plans(out, plans)
     if plot:
         draw(plans, plot)
-    show_report(result, json_path)
+    write_report(result, json_path)
     if steps and json_path is None:
         for row in step_rows(plans)[:steps]:
             click.echo("  ".join(f"{key} {value}" for key, value in row.items()))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.cli import json_option, main, show_report, writable
+from headrace.cli_report import json_option, writable, write_report
 from headrace.formats.criteo import criteo_schema
 from headrace.indexer.cost_curve import CostCurve, RowCosts, cost_curve, measured_costs
 from headrace.indexer.hotset import PresenceCounter, coverage
@@ -17,7 +17,7 @@ from headrace.ingest.data_loader import DataLoader
 CURVE_POINTS = 100
 
 
-@main.command("stats")
+@click.command("stats")
 @click.argument("data", nargs=-1, required=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--batches", type=click.IntRange(1), default=100, show_default=True, help="Batches that are counted.")
@@ -47,7 +47,7 @@ def stats_command(
     result = hot_set_report(counter, curve, costs, world_size)
     if json_path is None:
         del result["curve"]
-    show_report(result, json_path)
+    write_report(result, json_path)
 
 
 def count_presence(
