@@ -149,7 +149,6 @@ class WindowPlanner:
 def _checked(locations: U64, what: str) -> U64:
     if not isinstance(locations, np.ndarray) or locations.dtype != np.uint64 or locations.ndim != 1:
         raise TypeError(f"{what}: locations must be a one-dimensional uint64 array")
-    absent = np.flatnonzero(locations == ABSENT)
-    if len(absent):
-        raise ValueError(f"{what}: unique row {absent[0]} has no location")
+    if len(locations) and locations.max() == ABSENT:  # the largest of all numbers
+        raise ValueError(f"{what}: unique row {np.argmax(locations)} has no location")
     return np.ascontiguousarray(locations)

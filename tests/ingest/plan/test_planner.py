@@ -133,11 +133,11 @@ def reused_at(distances: list[int]) -> list[np.ndarray]:
     return [rows(7, 100 + t % 5) if t in steps else rows(100 + t % 5) for t in range(int(steps[-1]) + 1)]
 
 
-@pytest.mark.parametrize("window", [253, 254, 255, 256, 600])
+@pytest.mark.parametrize("window", [254, 255, 300])
 def test_long_windows_know_far_uses(window: int) -> None:
     """Codes of steps take one byte up to a window of 254, three beyond; a use at the edge of the window is known."""
-    batches = reused_at([1, window - 1, window, window + 1, 2, 255, 254, 256])
-    for capacity in (3, 7):
+    batches = reused_at([1, window - 1, window, window + 1, 255])
+    for capacity in (2, 3):
         ours = make(True, batches, window=window, capacity=capacity)
         for step, (a, b) in enumerate(zip(ours, make(False, batches, window=window, capacity=capacity), strict=True)):
             assert_same(a, b, f"step {step}")
