@@ -12,25 +12,13 @@ import click
 from headrace import cli_embed as cli_embed  # registers its command
 from headrace._version import __version__
 from headrace.cli_bench import bench
-from headrace.cli_report import json_option, write_report
+from headrace.cli_plan import bench_plan_command, plan_command
+from headrace.cli_report import HotRows, json_option, write_report
+from headrace.cli_stats import stats_command
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.data_loader import DataLoader
-
-
-class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of rows, or "auto"."""
-
-    name = "rows"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "auto":
-            return value
-        try:
-            return click.IntRange(0).convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
 
 
 class _Group(click.Group):
@@ -75,7 +63,7 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
 @click.option(
-    "--hot-rows", type=_HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
+    "--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
 )
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
@@ -100,7 +88,9 @@ def replay(
     write_report(stats, json_path)
 
 
-main.add_command(bench)
+bench.add_command(bench_plan_command)
+for _command in (bench, plan_command, stats_command):
+    main.add_command(_command)
 
 if __name__ == "__main__":
     sys.exit(main())
