@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headrace.formats import _criteo
-from headrace.formats.bad_lines import BadLines
+from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.checks import check_integer
 from headrace.formats.schema import Schema, SchemaError
 from headrace.formats.text_blocks import DEFAULT_MAX_LINE_BYTES
@@ -49,7 +49,20 @@ class Reason(IntEnum):
     MISSING_ID = 8
 
 
-_SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}
+def field_reason(reason: Reason, kind: Kind) -> str:
+    """Why a field of that kind was refused, in words."""
+    if reason == Reason.BAD_LABEL:
+        return "a label is 0 or 1"
+    if reason == Reason.MISSING_ID:
+        return "no id, and the schema says missing='raise'"
+    if reason == Reason.BAD_HEX:
+        return f"not 1 to {8 if kind == Kind.HEX32 else 16} hexadecimal digits"
+    if reason == Reason.OUT_OF_RANGE:
+        return f"does not fit into {kind.name.lower()}"
+    return "not a decimal integer"
+
+
+SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}
 
 
 class ParsedLines(NamedTuple):
@@ -88,7 +101,7 @@ class LineLayout:
         if not names:
             raise SchemaError("a schema without columns describes no line")
         kinds = [Kind.LABEL] * len(schema.labels) + [Kind.INT64] * len(schema.dense)
-        kinds += [_SPARSE_KIND[s.encoding] for s in schema.sparse]
+        kinds += [SPARSE_KIND[s.encoding] for s in schema.sparse]
         required = [True] * len(schema.labels) + [False] * len(schema.dense)
         required += [s.missing == "raise" for s in schema.sparse]
         return cls(
@@ -102,6 +115,13 @@ class LineLayout:
     @property
     def num_columns(self) -> int:
         return len(self.names)
+
+    @property
+    def separator(self) -> str:
+        return "\t"
+
+    def field_reason(self, bad: BadLine) -> str:
+        return field_reason(Reason(bad.reason), Kind(self.kinds[bad.column]))
 
     def record_batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
