@@ -31,3 +31,16 @@ def criteo_schema(
         sparse=tuple(Sparse(name=name, missing=missing) for name in ids),
         tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in ids),
     )
+
+
+def other_name(name: str) -> str | None:
+    """The other published name of a Criteo column: ``I1`` .. ``I13``, ``C1`` .. ``C26`` are also called ``int_0`` ..
+    ``int_12``, ``cat_0`` .. ``cat_25`` (NVTabular, TorchRec). None for a name that is neither.
+    """
+    for prefix, other, count in (("I", "int_", NUM_DENSE), ("C", "cat_", NUM_SPARSE)):
+        for number in range(count):
+            if name == f"{prefix}{number + 1}":
+                return f"{other}{number}"
+            if name == f"{other}{number}":
+                return f"{prefix}{number + 1}"
+    return None

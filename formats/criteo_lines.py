@@ -27,17 +27,18 @@ from headrace.formats.text_blocks import DEFAULT_MAX_LINE_BYTES
 
 
 class Kind(IntEnum):
-    """What a column holds; the numbers are those of ``criteo_parser.hpp``."""
+    """What a column holds; the first five numbers are those of ``criteo_parser.hpp``, which knows no other kind."""
 
     LABEL = 0
     INT64 = 1
     UINT64 = 2
     HEX32 = 3
     HEX64 = 4
+    FLOAT32 = 5
 
 
 class Reason(IntEnum):
-    """Why a line is refused; the numbers are those of ``criteo_parser.hpp``."""
+    """Why a row is refused; the first eight numbers are those of ``criteo_parser.hpp``, the others of other formats."""
 
     BLANK_LINE = 1
     COLUMN_COUNT = 2
@@ -47,6 +48,12 @@ class Reason(IntEnum):
     OUT_OF_RANGE = 6
     BAD_HEX = 7
     MISSING_ID = 8
+    BAD_FLOAT = 9
+    BAD_WORD = 10
+    BAD_TIME = 11
+    NO_LABEL = 12
+    NOT_FINITE = 13
+    NOT_WHOLE = 14
 
 
 def field_reason(reason: Reason, kind: Kind) -> str:
@@ -59,7 +66,17 @@ def field_reason(reason: Reason, kind: Kind) -> str:
         return f"not 1 to {8 if kind == Kind.HEX32 else 16} hexadecimal digits"
     if reason == Reason.OUT_OF_RANGE:
         return f"does not fit into {kind.name.lower()}"
-    return "not a decimal integer"
+    return _REASONS.get(reason, "not a decimal integer")
+
+
+_REASONS = {
+    Reason.BAD_FLOAT: "not a decimal number",
+    Reason.BAD_WORD: "none of the words that the format knows",
+    Reason.BAD_TIME: "no such date and hour",
+    Reason.NO_LABEL: "the label is missing",
+    Reason.NOT_FINITE: "not finite",
+    Reason.NOT_WHOLE: "not a whole number",
+}
 
 
 SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}

@@ -1,4 +1,4 @@
-"""What the readers of all formats share: the list of files, their manifests, passes, counts, the policy for bad records."""
+"""What the readers of all formats share: list of files, manifests, passes, counts, the policy for bad records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from headrace.formats.bad_records import BadRecordLog, BadRecords, Describe
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import BadRecordError, ManifestError
 from headrace.formats.files import PathLike, digest, file_sizes, list_files
-from headrace.formats.manifest import Manifest, ManifestFile, Verify, check_rows, check_size, check_verify, read_manifest
+from headrace.formats.manifest import (
+    Manifest,
+    ManifestFile,
+    Verify,
+    check_rows,
+    check_size,
+    check_verify,
+    read_manifest,
+)
 from headrace.formats.reader import START, DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, SourceRange
 from headrace.formats.schema import Schema

@@ -75,7 +75,11 @@ def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
     if b"\r" in line.rstrip(b"\r"):
         return "a carriage return without line feed does not end a line"
     for separator, name in _SEPARATORS.items():
-        if separator != layout.separator and bad.found == 1 and line.count(separator.encode()) >= max(1, (expected - 1) // 2):
+        if (
+            separator != layout.separator
+            and bad.found == 1
+            and line.count(separator.encode()) >= max(1, (expected - 1) // 2)
+        ):
             own = _SEPARATORS.get(layout.separator, repr(layout.separator))
             return f"the columns look separated by {name} ({separator!r}); this format has {own}"
     return f"columns are separated by {_SEPARATORS.get(layout.separator, repr(layout.separator))}, and never quoted"
