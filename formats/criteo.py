@@ -6,6 +6,7 @@ there is one constructor. Their ids are hashed differently: the two cannot be jo
 
 from __future__ import annotations
 
+from headrace.formats.delimited_format import TextField, TextFormat
 from headrace.formats.schema import Dense, DenseTransform, Label, MissingId, OptimizerName, Schema, Sparse, Table
 
 NUM_DENSE = 13
@@ -44,3 +45,16 @@ def other_name(name: str) -> str | None:
             if name == f"{other}{number}":
                 return f"{prefix}{number + 1}"
     return None
+
+
+CRITEO_CSV = TextFormat(
+    name="Criteo CSV",
+    header=True,
+    fields=(
+        TextField(column="label", sources=("label", "Label"), whole_floats=True),
+        *(TextField(column=f"I{i}", sources=(f"I{i}", f"int_{i - 1}"), whole_floats=True) for i in range(1, 14)),
+        *(TextField(column=f"C{i}", sources=(f"C{i}", f"cat_{i - 1}")) for i in range(1, 27)),
+    ),
+)
+"""Comma separated derivatives with a header: LF or CRLF, an id column or none, columns in any order, integers also as
+``260.0`` (DeepCTR, ycjuan's samples, RecZoo's Criteo_x1 and x4)."""

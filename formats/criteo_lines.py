@@ -137,6 +137,17 @@ class LineLayout:
     def separator(self) -> str:
         return "\t"
 
+    @property
+    def declared_by(self) -> str:
+        return "the schema declares"
+
+    def column_count_hint(self, found: int) -> str:
+        if self.num_labels and found == self.num_columns - self.num_labels:
+            return "this looks like a file without label; declare the schema without labels"
+        if not self.num_labels and found == self.num_columns + 1:
+            return "this looks like a file with a label; declare it in the schema"
+        return ""
+
     def field_reason(self, bad: BadLine) -> str:
         return field_reason(Reason(bad.reason), Kind(self.kinds[bad.column]))
 

@@ -34,10 +34,14 @@ class Layout(Protocol):
         """Fields of a line."""
 
     @property
-    def num_labels(self) -> int: ...
+    def separator(self) -> str: ...
 
     @property
-    def separator(self) -> str: ...
+    def declared_by(self) -> str:
+        """Who says how many fields there are: "the schema declares"."""
+
+    def column_count_hint(self, found: int) -> str:
+        """What a line of `found` fields may be, in this format; "" when nothing is known."""
 
     def field_reason(self, bad: BadLine) -> str:
         """What is wrong with one field."""
@@ -51,7 +55,7 @@ def describe(
     offending = bytes(text[bad.begin : bad.end])
     reason = Reason(bad.reason)
     if reason == Reason.COLUMN_COUNT:
-        what = f"{bad.found} columns where the schema declares {layout.num_columns}"
+        what = f"{bad.found} columns where {layout.declared_by} {layout.num_columns}"
         hint = _column_count_hint(line, bad, layout)
     elif reason == Reason.BLANK_LINE:
         what, hint = "blank line", "blank lines are accepted at the end of a file only"
@@ -65,13 +69,11 @@ def describe(
 
 
 def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
-    expected, labels = layout.num_columns, layout.num_labels
+    expected = layout.num_columns
     if line.startswith(_UTF16_MARKS):
         return _UTF16_HINT
-    if labels and bad.found == expected - labels:
-        return "this looks like a file without label; declare the schema without labels"
-    if not labels and bad.found == expected + 1:
-        return "this looks like a file with a label; declare it in the schema"
+    if hint := layout.column_count_hint(bad.found):
+        return hint
     if b"\r" in line.rstrip(b"\r"):
         return "a carriage return without line feed does not end a line"
     for separator, name in _SEPARATORS.items():

@@ -8,6 +8,7 @@ each field 0 or the :class:`Reason` why it is refused (uint8 [n]). The loops run
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ Bool = npt.NDArray[np.bool_]
 _NO_DIGIT = 255
 _MINUS = ord("-")
 _MAX_DECIMAL_DIGITS = 20  # of 2^64 - 1
+_SAFE_DECIMAL_DIGITS = 18  # so many always fit
 _FLOAT = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,9})?")
 
 
@@ -38,14 +40,20 @@ _HEX = _digit_table(b"0123456789abcdef")
 _DECIMAL = _digit_table(b"0123456789")
 
 
+def _places(length: I64, most: int) -> Iterator[tuple[int, Bool | np.bool_]]:
+    """Each place up to the longest field's end, and which fields have it (where all do, just True)."""
+    shortest = length.min(initial=most)
+    for place in range(int(min(length.max(initial=0), most))):
+        yield place, np.True_ if place < shortest else place < length
+
+
 def parse_hex(data: U8, begin: I64, end: I64, *, max_digits: int) -> tuple[U64, U8]:
     """1 to `max_digits` (at most 16) of ``[0-9a-fA-F]``; no prefix, sign or blank."""
     length = end - begin
     bad = (length < 1) | (length > max_digits)
     values = np.zeros(len(begin), np.uint64)
-    for place in range(int(min(length.max(initial=0), max_digits))):
-        there = place < length
-        digit = _HEX[data[np.where(there, begin + place, 0)]] if len(data) else np.zeros(len(begin), np.uint8)
+    for place, there in _places(length, max_digits):
+        digit = _HEX[data.take(begin + place, mode="clip")]
         bad |= there & (digit == _NO_DIGIT)
         values = np.where(there, (values << np.uint64(4)) | digit, values)
     return values, np.where(bad, np.uint8(Reason.BAD_HEX), np.uint8(0))
@@ -55,7 +63,7 @@ def parse_decimal(data: U8, begin: I64, end: I64, *, signed: bool) -> tuple[U64,
     """Decimal digits, with an optional ``-`` when `signed`; negative values in two's complement."""
     negative = np.zeros(len(begin), np.bool_)
     if signed and len(data):
-        negative = (end > begin) & (data[np.where(end > begin, begin, 0)] == _MINUS)
+        negative = (end > begin) & (data.take(begin, mode="clip") == _MINUS)
     first = begin + negative
     bad = end <= first
     first = _skip_zeros(data, first, end)
@@ -63,12 +71,13 @@ def parse_decimal(data: U8, begin: I64, end: I64, *, signed: bool) -> tuple[U64,
     over = np.zeros(len(begin), np.bool_)
     limit = np.where(negative, 2**63, 2**63 - 1 if signed else 2**64 - 1).astype(np.uint64)
     values = np.zeros(len(begin), np.uint64)
-    for place in range(int(min(length.max(initial=0), _MAX_DECIMAL_DIGITS))):
-        there = place < length
-        digit = _DECIMAL[data[np.where(there, first + place, 0)]].astype(np.uint64)
-        bad |= there & (digit == _NO_DIGIT)
-        digit[digit == _NO_DIGIT] = 0
-        over |= there & (values > (limit - digit) // np.uint64(10))
+    for place, there in _places(length, _MAX_DECIMAL_DIGITS):
+        digit = _DECIMAL[data.take(first + place, mode="clip")]
+        no_digit = digit == _NO_DIGIT
+        bad |= there & no_digit
+        digit[no_digit] = 0
+        if place >= _SAFE_DECIMAL_DIGITS:
+            over |= there & (values > (limit - digit) // np.uint64(10))
         values = np.where(there, values * np.uint64(10) + digit, values)
     for i in np.flatnonzero(length > _MAX_DECIMAL_DIGITS).tolist():  # either is refused; which, no one hurries for
         bad[i] |= not bytes(data[first[i] : end[i]]).isdigit()
@@ -124,5 +133,5 @@ def equals(data: U8, begin: I64, length: I64, word: bytes) -> Bool:
     """bool [n], True where the field is just `word`."""
     found: Bool = length == len(word)
     for place, byte in enumerate(word):
-        found &= data[np.where(found, begin + place, 0)] == byte if len(data) else False
+        found &= data.take(begin + place, mode="clip") == byte if len(data) else False
     return found

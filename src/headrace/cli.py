@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import click
 
 from headrace._version import __version__
-from headrace.formats.criteo import criteo_schema
+from headrace.formats.datasets import DATASETS, open_dataset
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
+from headrace.formats.schema import Schema
 from headrace.ingest.data_loader import DataLoader
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -111,6 +112,8 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 
 @main.command("replay")
 @click.argument("data", nargs=-1, required=True)
+@click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True)
+@click.option("--schema", "schema_path", metavar="FILE", help="YAML schema, instead of the dataset's own.")
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
@@ -127,11 +130,21 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
 @_json_option
 def replay(
-    data: tuple[str, ...], dim: int, epochs: int, labels: bool, hot_rows: Any, json_path: str | None, **options: Any
+    data: tuple[str, ...],
+    dataset: str,
+    schema_path: str | None,
+    dim: int,
+    epochs: int,
+    labels: bool,
+    bad_records: str,
+    json_path: str | None,
+    **options: Any,
 ) -> None:
-    """Run the loader over Criteo text files (paths, globs or folders), without a model."""
-    schema = criteo_schema(dim=dim, labels=labels)
-    with DataLoader(data[0] if len(data) == 1 else list(data), schema=schema, hot_rows=hot_rows, **options) as loader:
+    """Run the loader over the files of a dataset (paths, globs or folders), without a model."""
+    schema = None if schema_path is None else Schema.from_yaml(schema_path)
+    paths = data[0] if len(data) == 1 else list(data)
+    reader = open_dataset(dataset, paths, schema=schema, dim=dim, labels=labels, bad_records=bad_records)
+    with DataLoader(reader, schema=reader.schema, **options) as loader:
         for _ in range(epochs):
             for _batch in loader:
                 pass
