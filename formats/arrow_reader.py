@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,29 +82,18 @@ class ArrowFiles(FileReader[ArrowBlock]):
         self._wrap_negative_ids = wrap_negative_ids
         self._verify_page_checksums = verify_page_checksums
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
-        self._num_rows: int | None = None
-
-    @property
-    def num_rows(self) -> int | None:
-        """Rows of all files by their footers or manifests; None when a file is a stream or an IPC file without one."""
-        if self._num_rows is None:
-            total = 0
-            for file in range(len(self.files)):
-                rows = self._rows_of(file)
-                if rows is None:
-                    return None
-                total += rows
-            self._num_rows = total
-        return self._num_rows
+        self._file_rows: dict[int, int | None] = {}
 
     def _rows_of(self, file: int) -> int | None:
-        if (entry := self._entries[file]) is not None:
-            return entry.rows
-        opened = self._open(file)
-        try:
-            return opened.num_rows
-        finally:
-            opened.close()
+        """By its manifest or its footer; None for a stream or an IPC file without a manifest."""
+        if file not in self._file_rows:
+            rows = super()._rows_of(file)
+            if rows is None:
+                opened = self._open(file)
+                rows = opened.num_rows
+                opened.close()
+            self._file_rows[file] = rows
+        return self._file_rows[file]
 
     def _open(self, file: int) -> ArrowFile:
         self._check_unchanged(file, 0)
@@ -116,7 +105,7 @@ class ArrowFiles(FileReader[ArrowBlock]):
             reason = f"changed since it was listed ({listed} bytes then, {size} now)"
             raise CorruptShardError(path, min(size, listed), row, reason)
 
-    def _file_blocks(self, start: FilePosition) -> Iterator[ArrowBlock]:
+    def _file_blocks(self, start: FilePosition) -> Generator[ArrowBlock, None, None]:
         opened = self._open(start.file)
         try:
             casts = self._casts(self.files[start.file], opened.schema)
@@ -153,8 +142,10 @@ class ArrowFiles(FileReader[ArrowBlock]):
         hint = "; a schema without labels reads it" if column in {c.name for c in self.schema.labels} else ""
         raise ColumnMismatchError(path, given or column, f"is declared by the schema, the file has {have}{hint}")
 
-    def decode(self, block: ArrowBlock) -> DecodedArrow:
-        """Cast a block to the schema's types; thread-safe. Bad rows are listed, not raised."""
+    def _rows_of_block(self, block: ArrowBlock) -> tuple[int, int]:
+        return block.position.line, block.next_position.line
+
+    def _decode(self, block: ArrowBlock) -> DecodedArrow:
         file, first, rows = block.position.file, block.position.line, block.data.num_rows
         arrays, refused = [], np.zeros((len(block.casts), rows), np.uint8)
         for i, cast in enumerate(block.casts):
@@ -185,9 +176,10 @@ class ArrowFiles(FileReader[ArrowBlock]):
     def _describe_at(self, decoded: DecodedBlock, at: int) -> tuple[BadRecordError, None]:
         bad = decoded.bad[at]
         assert isinstance(decoded, DecodedArrow)
-        assert decoded.block is not None
-        cast = decoded.block.casts[bad.column]
-        value = decoded.block.data.column(cast.source)[bad.line - 1 - decoded.position.line].as_py()
+        block = decoded.block
+        assert block is not None
+        cast = block.casts[bad.column]
+        value = block.data.column(cast.source)[bad.line - 1 - block.position.line].as_py()
         offending = value if isinstance(value, bytes) else str(value).encode("utf-8", "backslashreplace")
         reason = field_reason(Reason(bad.reason), cast.kind)
         return BadRecordError(self.files[decoded.position.file], bad.line, cast.name, offending, reason), None

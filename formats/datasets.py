@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,17 @@ from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.delimited_reader import DelimitedFiles
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
+from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema
+from headrace.formats.splits import (
+    KAGGLE_ROWS,
+    TERABYTE_ROWS,
+    Convention,
+    Split,
+    kaggle_split,
+    over_files,
+    terabyte_split,
+)
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
 
 
@@ -49,6 +59,25 @@ _ALL = (
 )
 
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
+
+
+def dataset_split(
+    name: str, split: Split, *, convention: Convention | None, rows_per_file: Sequence[int] | None
+) -> tuple[SourceRange, ...]:
+    """Rows of a standard split of a dataset; `rows_per_file` are those of its files, the published ones when None.
+
+    `convention` must be given for the Terabyte, where test and validation differ; for Kaggle it is "dlrm-v1" when
+    None. ValueError for a dataset without standard split.
+    """
+    if name == "criteo-kaggle":
+        rows_per_file = (KAGGLE_ROWS,) if rows_per_file is None else rows_per_file
+        ranges = kaggle_split(split, rows=sum(rows_per_file), convention=convention or "dlrm-v1")
+        return over_files(ranges, rows_per_file)
+    if name == "criteo-terabyte":
+        if convention is None:
+            raise ValueError("DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention")
+        return terabyte_split(split, rows=rows_per_file or TERABYTE_ROWS, convention=convention)
+    raise ValueError(f"dataset {name!r} has no standard split by row counts")
 
 
 def open_dataset(

@@ -62,12 +62,9 @@ class DelimitedFiles(TextFiles):
             layout = DelimitedLayout.of(self.files[0], schema, text_format, text_format.columns)
             self._layouts = dict.fromkeys(range(len(self.files)), layout)
 
-    @property
-    def num_rows(self) -> int | None:
-        """Rows of all files, bad ones counted, when the manifest knows all of them; else None."""
-        rows = super().num_rows
-        headers = sum(self._header_lines for entry in self._entries if entry is not None and entry.rows)
-        return None if rows is None else rows - headers
+    def _rows_of(self, file: int) -> int | None:
+        lines = super()._rows_of(file)
+        return max(0, lines - self._header_lines) if lines is not None else None
 
     def _first_row(self, file: int) -> FilePosition:
         if not self.text_format.header:

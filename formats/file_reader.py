@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from headrace.formats.manifest import (
     read_manifest,
 )
 from headrace.formats.reader import START, DecodedBlock, FilePosition
+from headrace.formats.row_selection import RowSelection
 from headrace.formats.rows import RowBlock, SourceRange
 from headrace.formats.schema import Schema
 
@@ -64,6 +65,7 @@ class FileReader(ABC, Generic[BlockT]):
         self._verify = verify_manifest
         self._entries = _manifest_entries(self.files, paths) if verify_manifest != "off" else [None] * len(self.files)
         self._begun = False
+        self._selection: RowSelection | None = None
 
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         return list_files(paths)
@@ -83,9 +85,36 @@ class FileReader(ABC, Generic[BlockT]):
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of all files, bad ones counted, when the manifest knows all of them; else None."""
-        rows = [entry.rows for entry in self._entries if entry is not None]
-        return sum(rows) if len(rows) == len(self.files) else None
+        """Rows that a pass reads, bad ones counted, where that is known without reading (a manifest, a footer)."""
+        if self._selection is not None:
+            return self._selection.num_rows
+        rows = self.rows_per_file
+        return None if rows is None else sum(rows)
+
+    @property
+    def rows_per_file(self) -> tuple[int, ...] | None:
+        """Rows of each file, whatever is selected; None where that is not known without reading."""
+        rows = []
+        for file in range(len(self.files)):
+            if (count := self._rows_of(file)) is None:
+                return None
+            rows.append(count)
+        return tuple(rows)
+
+    def _rows_of(self, file: int) -> int | None:
+        entry = self._entries[file]
+        return None if entry is None else entry.rows
+
+    def select(self, ranges: Iterable[SourceRange]) -> None:
+        """Read these rows only, such as a split (see `splits.py`), from the next pass on; row numbers are those of a
+        :class:`Source`, physical lines for text.
+
+        Rows outside are neither given out nor counted, and bad ones among them are nobody's business. A file that ends
+        before its ranges do is an error: it is not the file that they were made for. Files are read up to their last
+        range, so that a manifest's row counts are checked for those alone that are selected to their end.
+        """
+        self._selection = RowSelection(ranges, files=len(self.files))
+        self.digest = self._selection.digest(digest(self.files, self._sizes))
 
     def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
         """Count on from `rows_in` and `rows_skipped` in the pass about to start: those settled before a resume.
@@ -113,9 +142,16 @@ class FileReader(ABC, Generic[BlockT]):
 
     def _blocks(self, start: FilePosition) -> Iterator[BlockT]:
         for file in range(start.file, len(self.files)):
+            if self._selection is not None and not self._selection.has(file):
+                continue
             if (entry := self._entries[file]) is not None:
                 check_size(entry, self.files[file], verify=self._verify)
-            yield from self._file_blocks(start if file == start.file else FilePosition(file, 0, 0))
+            at = start if file == start.file else FilePosition(file, 0, 0)
+            blocks = self._file_blocks(at)
+            if self._selection is None:
+                yield from blocks
+            else:
+                yield from self._selection.blocks(self.files[file], file, at.line, blocks, self._rows_of_block)
 
     def _check_end(self, file: int, rows: int) -> None:
         """Compare the rows of a file that was read to its end with its manifest entry."""
@@ -123,12 +159,21 @@ class FileReader(ABC, Generic[BlockT]):
             check_rows(entry, self.files[file], rows, verify=self._verify)
 
     @abstractmethod
-    def _file_blocks(self, start: FilePosition) -> Iterator[BlockT]:
+    def _file_blocks(self, start: FilePosition) -> Generator[BlockT, None, None]:
         """The blocks of file ``start.file`` from `start` on; calls :meth:`_check_end`."""
 
     @abstractmethod
+    def _rows_of_block(self, block: BlockT) -> tuple[int, int]:
+        """First row of a block and the one behind its last, bad ones counted."""
+
     def decode(self, block: BlockT) -> DecodedBlock:
         """Decode a block, without the GIL in all real work; thread-safe. Bad rows are listed, not raised."""
+        decoded = self._decode(block)
+        return decoded if self._selection is None else self._selection.trim(decoded)
+
+    @abstractmethod
+    def _decode(self, block: BlockT) -> DecodedBlock:
+        """All rows of a block."""
 
     def settle(self, decoded: DecodedBlock) -> RowBlock:
         """Apply the policy for bad records, count, and give the rows; once for each block, in order, by one thread.

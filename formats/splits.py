@@ -16,7 +16,7 @@ other compares different rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 from headrace.formats.checks import check_integer
@@ -74,6 +74,22 @@ def terabyte_split(
     if split == "train":
         return _ranges([SourceRange(day, 0, count) for day, count in enumerate(days[:-1])])
     return _ranges([_half(len(days) - 1, 0, days[-1], split, convention)])
+
+
+def over_files(ranges: Iterable[SourceRange], rows_per_file: Sequence[int]) -> tuple[SourceRange, ...]:
+    """Ranges of one long file (file number 0) as ranges of the files it was cut into; ValueError beyond their end."""
+    found = []
+    for r in ranges:
+        begin, end = r.first_row, r.first_row + r.rows
+        if r.file or end > sum(rows_per_file):
+            raise ValueError(f"{r} does not lie in {sum(rows_per_file)} rows of one file")
+        first = 0
+        for file, rows in enumerate(rows_per_file):
+            low, high = max(begin, first), min(end, first + rows)
+            if low < high:
+                found.append(SourceRange(file, low - first, high - low))
+            first += rows
+    return tuple(found)
 
 
 def _half(file: int, first: int, rows: int, split: Split, convention: Convention) -> SourceRange:

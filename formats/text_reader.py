@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +61,7 @@ class TextFiles(FileReader[TextBlock]):
         """Where the first row of a file begins: behind its header, where the format has one."""
         return FilePosition(file, 0, 0)
 
-    def _file_blocks(self, start: FilePosition) -> Iterator[TextBlock]:
+    def _file_blocks(self, start: FilePosition) -> Generator[TextBlock, None, None]:
         first = self._first_row(start.file)
         if start.line < first.line:
             start = first
@@ -82,8 +82,10 @@ class TextFiles(FileReader[TextBlock]):
             max_line_bytes=self._max_line_bytes,
         )
 
-    def decode(self, block: TextBlock) -> DecodedBlock:
-        """Parse a block; thread-safe. Bad lines are listed, not raised."""
+    def _rows_of_block(self, block: TextBlock) -> tuple[int, int]:
+        return block.first_line, block.next_line
+
+    def _decode(self, block: TextBlock) -> DecodedBlock:
         if block.oversized_bytes:
             end = len(block.data)
             line = BadLine(block.first_line + 1, -1, Reason.OVERSIZED, 0, end, 0, end, 0)

@@ -8,15 +8,16 @@ import os
 import resource
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from headrace._version import __version__
-from headrace.formats.datasets import DATASETS, open_dataset
+from headrace.formats.datasets import DATASETS, dataset_split, open_dataset
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
+from headrace.formats.splits import Convention, Split
 from headrace.ingest.data_loader import DataLoader
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -113,6 +114,8 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @main.command("replay")
 @click.argument("data", nargs=-1, required=True)
 @click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True)
+@click.option("--split", type=click.Choice(get_args(Split)), help="Of Criteo: this standard split only.")
+@click.option("--convention", type=click.Choice(get_args(Convention)), help="Which halves are test and validation.")
 @click.option("--schema", "schema_path", metavar="FILE", help="YAML schema, instead of the dataset's own.")
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
@@ -133,6 +136,8 @@ def replay(
     data: tuple[str, ...],
     dataset: str,
     schema_path: str | None,
+    split: Split | None,
+    convention: Convention | None,
     dim: int,
     epochs: int,
     labels: bool,
@@ -144,6 +149,8 @@ def replay(
     schema = None if schema_path is None else Schema.from_yaml(schema_path)
     paths = data[0] if len(data) == 1 else list(data)
     reader = open_dataset(dataset, paths, schema=schema, dim=dim, labels=labels, bad_records=bad_records)
+    if split is not None:
+        reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
     with DataLoader(reader, schema=reader.schema, **options) as loader:
         for _ in range(epochs):
             for _batch in loader:

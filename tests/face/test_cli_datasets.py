@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.formats.generate.generate import generate
 
 
 def replay(*arguments: Any) -> dict[str, Any]:
@@ -55,3 +56,18 @@ def test_a_file_of_another_dataset_ends_in_one_line(shared_data: Path) -> None:
     assert result.exit_code == 1
     assert "column 'label or Label'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_splits_of_generated_criteo_files(tmp_path: Path) -> None:
+    generate("criteo-kaggle", tmp_path / "k", rows=1000, files=3, seed=1)
+    # 1000 = 7 * 142 + 6: six parts of 143, one of 142
+    for split, rows in (("train", 858), ("test", 71), ("validation", 71)):
+        assert replay(tmp_path / "k", "--split", split)["rows"] == rows
+    generate("criteo-terabyte", tmp_path / "t", rows=99, files=3, seed=1)
+    for convention, split, rows in (("torchrec", "validation", 17), ("torchrec", "test", 16), ("dlrm-v1", "test", 17)):
+        options = ["--dataset", "criteo-terabyte", "--split", split, "--convention", convention]
+        assert replay(tmp_path / "t", *options)["rows"] == rows
+    result = CliRunner().invoke(
+        main, ["replay", str(tmp_path / "t"), "--dataset", "criteo-terabyte", "--split", "test"]
+    )
+    assert (result.exit_code, "say which convention" in result.stderr) == (1, True)

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.formats.rows import SourceRange
-from headrace.formats.splits import TERABYTE_ROWS, Convention, Split, equal_parts, kaggle_split, terabyte_split
+from headrace.formats.splits import (
+    TERABYTE_ROWS,
+    Convention,
+    Split,
+    equal_parts,
+    kaggle_split,
+    over_files,
+    terabyte_split,
+)
 
 
 def test_published_counts_of_the_terabyte() -> None:
@@ -53,3 +61,14 @@ def test_nothing_but_the_names() -> None:
         terabyte_split("test", convention="mlperf")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no days"):
         terabyte_split("train", rows=[], convention="torchrec")
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.data())
+def test_a_range_over_several_files(files: list[int], data: st.DataObject) -> None:
+    total = sum(files)
+    first = data.draw(st.integers(0, total))
+    rows = data.draw(st.integers(0, total - first))
+    every = [(file, row) for file, count in enumerate(files) for row in range(count)]
+    assert rows_of(list(over_files([SourceRange(0, first, rows)], files))) == every[first : first + rows]
+    with pytest.raises(ValueError, match="does not lie in"):
+        over_files([SourceRange(0, 0, total + 1)], files)
