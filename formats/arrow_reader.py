@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.formats.arrow_batches import ArrowFile, open_arrow_file
 from headrace.formats.arrow_columns import ColumnCast, plan_cast
-from headrace.formats.bad_lines import I64, NO_BAD_LINES, BadLine, BadLines
+from headrace.formats.bad_lines import BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo import other_name
@@ -23,7 +23,6 @@ from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, Source
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse
-from headrace.formats.text_values import U8
 
 DEFAULT_BATCH_ROWS = 1 << 16
 
@@ -167,7 +166,7 @@ class ArrowFiles(FileReader[ArrowBlock]):
             position=block.position,
             next_position=block.next_position,
             lines=rows,
-            bad=_bad_lines(bad_rows, first, refused),
+            bad=BadLines.of_rows(bad_rows, first, refused),
             text=memoryview(b""),
             text_offset=0,
             block=block if len(bad_rows) else None,
@@ -188,16 +187,3 @@ class ArrowFiles(FileReader[ArrowBlock]):
 def _nullable(schema: pa.Schema) -> pa.Schema:
     """Before bad rows are taken out, a label may be null."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
-
-
-def _bad_lines(bad_rows: I64, first: int, refused: U8) -> BadLines:
-    """refused: uint8 [columns, rows], a reason or 0; of several columns of a row, the first is named."""
-    if not len(bad_rows):
-        return NO_BAD_LINES
-    reasons = refused[:, bad_rows]
-    columns = (reasons != 0).argmax(axis=0)
-    table = np.zeros((len(bad_rows), len(BadLine._fields)), np.int64)
-    table[:, 0] = bad_rows + first + 1
-    table[:, 1] = columns
-    table[:, 2] = reasons[columns, np.arange(len(bad_rows))]
-    return BadLines(table)

@@ -7,7 +7,17 @@ there is one constructor. Their ids are hashed differently: the two cannot be jo
 from __future__ import annotations
 
 from headrace.formats.delimited_format import TextField, TextFormat
-from headrace.formats.schema import Dense, DenseTransform, Label, MissingId, OptimizerName, Schema, Sparse, Table
+from headrace.formats.schema import (
+    Dense,
+    DenseTransform,
+    DenseType,
+    Label,
+    MissingId,
+    OptimizerName,
+    Schema,
+    Sparse,
+    Table,
+)
 
 NUM_DENSE = 13
 NUM_SPARSE = 26
@@ -20,16 +30,20 @@ def criteo_schema(
     dense_transform: DenseTransform = "log1p",
     missing: MissingId = "key",
     labels: bool = True,
+    dense_dtype: DenseType = "int64",
+    multi_hot: bool = False,
 ) -> Schema:
     """``label``, ``I1`` .. ``I13`` (int64), ``C1`` .. ``C26`` (hex32), a table of `dim` values a row for each ``C``.
 
     ``labels=False`` describes files without the label column, such as Kaggle's ``test.txt``: 39 columns, not 40.
+    ``dense_dtype="float32"`` and `multi_hot` are for binary derivatives (see `criteo_arrays.py`); where their dense
+    values are already transformed, give ``dense_transform="identity"``.
     """
     ids = [f"C{i}" for i in range(1, NUM_SPARSE + 1)]
     return Schema(
         labels=(Label(name="label"),) if labels else (),
-        dense=tuple(Dense(name=f"I{i}", transform=dense_transform) for i in range(1, NUM_DENSE + 1)),
-        sparse=tuple(Sparse(name=name, missing=missing) for name in ids),
+        dense=tuple(Dense(name=f"I{i}", dtype=dense_dtype, transform=dense_transform) for i in range(1, NUM_DENSE + 1)),
+        sparse=tuple(Sparse(name=name, missing=missing, multi_hot=multi_hot) for name in ids),
         tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in ids),
     )
 

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import AVAZU, avazu_schema
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import CRITEO_CSV, criteo_schema
+from headrace.formats.criteo_arrays import (
+    DCNV2_BIN,
+    DCNV2_NPZ,
+    DLRM_BIN,
+    DLRM_NPZ,
+    PACKED_BIN,
+    TORCHREC_NPY,
+    ArrayForm,
+)
 from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.delimited_reader import DelimitedFiles
 from headrace.formats.file_reader import FileReader
@@ -39,7 +49,12 @@ class Dataset:
     reader: Callable[..., FileReader[Any]]
 
 
-_ALL = (
+def _transformed_schema(**options: Any) -> Schema:
+    """Dense values are floats that are not to be transformed again."""
+    return criteo_schema(dense_dtype="float32", dense_transform="identity", **options)
+
+
+_ALL: tuple[Dataset, ...] = (
     Dataset("criteo-kaggle", "train.txt, test.txt (tab separated)", criteo_schema, CriteoFiles),
     Dataset("criteo-terabyte", "day_0 .. day_23 (tab separated)", criteo_schema, CriteoFiles),
     Dataset(
@@ -56,6 +71,18 @@ _ALL = (
     ),
     Dataset("avazu", "train.csv, test.csv, plain or .gz", avazu_schema, partial(DelimitedFiles, text_format=AVAZU)),
     Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
+)
+
+_ARRAYS: tuple[tuple[ArrayForm, str, Callable[..., Schema]], ...] = (
+    (DLRM_BIN, "DLRM v1's *_data.bin: 40 int32 a row", criteo_schema),
+    (PACKED_BIN, "packed *.bin: int32, 13 float32, 26 int32 a row", _transformed_schema),
+    (DCNV2_BIN, "DLRM-DCNv2 *_data.bin: 912 bytes a row", partial(_transformed_schema, multi_hot=True)),
+    (DLRM_NPZ, "DLRM v1's *_reordered.npz, *_processed.npz", criteo_schema),
+    (TORCHREC_NPY, "day_i_{dense,sparse,labels}.npy", _transformed_schema),
+    (DCNV2_NPZ, "day_i_sparse_multi_hot.npz", partial(_transformed_schema, multi_hot=True)),
+)
+_ALL += tuple(
+    Dataset(f"criteo-{form.name}", summary, schema, partial(ArrayFiles, form=form)) for form, summary, schema in _ARRAYS
 )
 
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

@@ -47,6 +47,8 @@ class FileReader(ABC, Generic[BlockT]):
     counted), `rows_skipped`, `bytes_in` (uncompressed); rows given out = ``rows_in - rows_skipped``.
     """
 
+    _a_folder_is_its_manifest = True
+
     def __init__(
         self,
         paths: PathLike | Iterable[PathLike],
@@ -59,11 +61,12 @@ class FileReader(ABC, Generic[BlockT]):
         self.files = self._list(paths)
         self.schema = schema
         self._sizes = file_sizes(self.files)
-        self.digest = digest(self.files, self._sizes)
+        self.digest = self._files_digest = digest(self.files, self._sizes)
         self.bytes_in = 0
         self._log = BadRecordLog(BadRecords.of(bad_records))
         self._verify = verify_manifest
-        self._entries = _manifest_entries(self.files, paths) if verify_manifest != "off" else [None] * len(self.files)
+        whole = paths if self._a_folder_is_its_manifest else ()
+        self._entries = _manifest_entries(self.files, whole) if verify_manifest != "off" else [None] * len(self.files)
         self._begun = False
         self._selection: RowSelection | None = None
 
@@ -114,7 +117,7 @@ class FileReader(ABC, Generic[BlockT]):
         range, so that a manifest's row counts are checked for those alone that are selected to their end.
         """
         self._selection = RowSelection(ranges, files=len(self.files))
-        self.digest = self._selection.digest(digest(self.files, self._sizes))
+        self.digest = self._selection.digest(self._files_digest)
 
     def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
         """Count on from `rows_in` and `rows_skipped` in the pass about to start: those settled before a resume.
