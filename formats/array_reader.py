@@ -89,6 +89,9 @@ class ArrayFiles(FileReader[ArrayBlock]):
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
         self._file_rows: dict[int, int] = {}
 
+    def files_of(self, file: int) -> tuple[str, ...]:
+        return self._all_files[file]
+
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         found = list_files(paths)
         shards = tuple(path for path in found if path.endswith(self.form.suffix))

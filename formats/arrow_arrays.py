@@ -17,9 +17,9 @@ def null_mask(array: pa.Array) -> Bool | None:
         return None
     if pa.types.is_null(array.type):  # has no bitmap
         return np.ones(len(array), np.bool_)
-    valid = np.frombuffer(array.buffers()[0], np.uint8)
-    bits = np.unpackbits(valid, count=array.offset + len(array), bitorder="little")
-    mask: Bool = bits[array.offset :] == 0
+    first, bit = divmod(array.offset, 8)
+    bitmap = np.frombuffer(array.buffers()[0], np.uint8)[first:]
+    mask: Bool = np.unpackbits(bitmap, count=bit + len(array), bitorder="little")[bit:] == 0
     return mask
 
 

@@ -70,6 +70,10 @@ class FileReader(ABC, Generic[BlockT]):
         self._begun = False
         self._selection: RowSelection | None = None
 
+    def files_of(self, file: int) -> tuple[str, ...]:
+        """All files that the rows of file number `file` come from."""
+        return (self.files[file],)
+
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         return list_files(paths)
 

@@ -9,13 +9,35 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.formats.arrow_arrays import null_mask, offsets, primitive_values
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Dense, Schema, Sparse
 from headrace.indexer.indexed import IdColumn
 
 Bool = npt.NDArray[np.bool_]
 F32 = npt.NDArray[np.float32]
+
+
+def null_mask(array: pa.Array) -> Bool | None:
+    """bool [n], True where the array is null; None when nothing is."""
+    if array.null_count == 0:
+        return None
+    valid = np.frombuffer(array.buffers()[0], np.uint8)
+    bits = np.unpackbits(valid, count=array.offset + len(array), bitorder="little")
+    mask: Bool = bits[array.offset :] == 0
+    return mask
+
+
+def primitive_values(array: pa.Array) -> npt.NDArray[Any]:
+    """A read-only view of a fixed-width array's values; what stands under a null is arbitrary.
+
+    TypeError for what is not an array of integers or floats of whole bytes.
+    """
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise TypeError(f"a column of {array.type}, where integers or floats are expected")
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, count=array.offset + len(array))[array.offset :]
 
 
 def _column(block: RowBlock, name: str) -> pa.Array:
@@ -115,7 +137,7 @@ def _list_column(block: RowBlock, array: pa.ListArray, feature: Sparse, table: i
     """A multi-hot column: a null list is one missing value (or none), a null element is a missing value."""
     nulls = null_mask(array)
     flat = array.flatten()  # honours offsets and skips what stands under null lists
-    lengths = np.diff(offsets(array)).astype(np.int32)
+    lengths = np.diff(primitive_offsets(array)).astype(np.int32)
     if nulls is not None:
         lengths[nulls] = 0
     what = f"{_place(block, 0)}, column {feature.name!r}"
@@ -146,6 +168,15 @@ def _list_column(block: RowBlock, array: pa.ListArray, feature: Sparse, table: i
 
 def _missing(block: RowBlock, feature: Sparse, row: int) -> ValueError:
     return ValueError(f"{_place(block, row)}, column {feature.name!r}: missing, and the schema says missing='raise'")
+
+
+def primitive_offsets(array: pa.ListArray) -> npt.NDArray[np.int64]:
+    """int64 [n + 1]: list offsets of the array's own slice."""
+    if len(array) == 0:
+        return np.zeros(1, np.int64)
+    width = np.int64 if pa.types.is_large_list(array.type) else np.int32
+    raw = np.frombuffer(array.buffers()[1], width, count=array.offset + len(array) + 1)
+    return raw[array.offset :].astype(np.int64)
 
 
 def as_ids(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:

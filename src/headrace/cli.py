@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import resource
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 
 from headrace._version import __version__
-from headrace.formats.datasets import DATASETS, dataset_split, open_dataset
+from headrace.cli_convert import convert
+from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_lint import lint
+from headrace.cli_report import json_option, write_report
+from headrace.formats.datasets import dataset_split, open_dataset
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
 from headrace.formats.splits import Convention, Split
 from headrace.ingest.data_loader import DataLoader
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -37,36 +37,6 @@ class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
 
 
-def _json_option(command: _F) -> _F:
-    return click.option(
-        "--json", "json_path", metavar="FILE", callback=_writable, help='Write the result as JSON ("-": stdout).'
-    )(command)
-
-
-def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
-    """Refuse at once, not after an hour of work, what cannot be written."""
-    if path is not None and os.path.isdir(path):
-        raise click.BadParameter(f"{path!r} is a folder", ctx, param)
-    if path not in (None, "-") and not os.path.isdir(os.path.dirname(os.path.abspath(str(path)))):
-        raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(str(path)))!r}", ctx, param)
-    return path
-
-
-def _report(result: dict[str, Any], json_path: str | None) -> None:
-    """A table for people, and JSON where it was asked for."""
-    if json_path == "-":
-        click.echo(json.dumps(result, indent=2))
-        return
-    shown = {k: v for k, v in _flat(result) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
-    width = max(map(len, shown))
-    for key, value in shown.items():
-        text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
-        click.echo(f"{key:<{width}}  {text}")
-    if json_path:
-        with open(json_path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(result, indent=2) + "\n")
-
-
 class _Group(click.Group):
     """Commands whose expected errors (bad files, bad values) end in one line and exit code 1, not in a traceback."""
 
@@ -75,14 +45,6 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
-
-
-def _flat(result: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """(dotted key, value) of nested results."""
-    rows: list[tuple[str, Any]] = []
-    for key, value in result.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return rows
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,19 +66,17 @@ def main() -> None:
 @click.option("--labels/--no-labels", default=True)
 @click.option("--max-cardinality", type=click.IntRange(1), help="Cap of the ids of a column.")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run wrote there.")
-@_json_option
+@json_option
 def generate_command(preset: str, out: str, compression: str, json_path: str | None, **options: Any) -> None:
     """Write synthetic files of a public dataset's format, with calibrated skew and learnable labels."""
     report = generate(preset, out, compression=None if compression == "none" else compression, **options)
-    _report(dataclasses.asdict(report), json_path)
+    write_report(dataclasses.asdict(report), json_path)
 
 
 @main.command("replay")
-@click.argument("data", nargs=-1, required=True)
-@click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True)
+@dataset_options
 @click.option("--split", type=click.Choice(get_args(Split)), help="Of Criteo: this standard split only.")
 @click.option("--convention", type=click.Choice(get_args(Convention)), help="Which halves are test and validation.")
-@click.option("--schema", "schema_path", metavar="FILE", help="YAML schema, instead of the dataset's own.")
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
@@ -128,14 +88,13 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--shuffle", is_flag=True, help="Permute rows within windows.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the shuffle.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
-@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
-@_json_option
+@json_option
 def replay(
     data: tuple[str, ...],
     dataset: str,
-    schema_path: str | None,
+    schema: Schema | None,
     split: Split | None,
     convention: Convention | None,
     dim: int,
@@ -146,9 +105,7 @@ def replay(
     **options: Any,
 ) -> None:
     """Run the loader over the files of a dataset (paths, globs or folders), without a model."""
-    schema = None if schema_path is None else Schema.from_yaml(schema_path)
-    paths = data[0] if len(data) == 1 else list(data)
-    reader = open_dataset(dataset, paths, schema=schema, dim=dim, labels=labels, bad_records=bad_records)
+    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels, bad_records=bad_records)
     if split is not None:
         reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
     with DataLoader(reader, schema=reader.schema, **options) as loader:
@@ -157,7 +114,7 @@ def replay(
                 pass
         stats = loader.stats()
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    _report(stats, json_path)
+    write_report(stats, json_path)
 
 
 class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -202,12 +159,16 @@ def bench() -> None:
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@_json_option
+@json_option
 def bench_index_command(preset: str, json_path: str | None, **options: Any) -> None:
     """Samples a second that the index deduplicates and looks up; without a model."""
     from headrace.bench import bench_index
 
-    _report(bench_index(preset, **options), json_path)
+    write_report(bench_index(preset, **options), json_path)
+
+
+main.add_command(convert)
+main.add_command(lint)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, Sparse
-from headrace.formats.arrow_arrays import null_mask, primitive_values
-from headrace.ingest.columns import dense_matrix, id_column, label_matrix
+from headrace.ingest.columns import dense_matrix, id_column, label_matrix, null_mask, primitive_values
 
 
 def block(**columns: pa.Array) -> RowBlock:

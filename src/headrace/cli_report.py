@@ -1,0 +1,50 @@
+"""What a command found out: as a table for people, as JSON where `--json` asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def json_option(command: _F) -> _F:
+    return click.option(
+        "--json", "json_path", metavar="FILE", callback=_writable, help='Write the result as JSON ("-": stdout).'
+    )(command)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """Refuse at once, not after an hour of work, what cannot be written."""
+    if path is not None and os.path.isdir(path):
+        raise click.BadParameter(f"{path!r} is a folder", ctx, param)
+    if path not in (None, "-") and not os.path.isdir(os.path.dirname(os.path.abspath(str(path)))):
+        raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(str(path)))!r}", ctx, param)
+    return path
+
+
+def write_report(result: dict[str, Any], json_path: str | None) -> None:
+    """A table for people, and JSON where it was asked for."""
+    if json_path == "-":
+        click.echo(json.dumps(result, indent=2))
+        return
+    shown = {k: v for k, v in _flat(result) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
+    width = max(map(len, shown))
+    for key, value in shown.items():
+        text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
+        click.echo(f"{key:<{width}}  {text}")
+    if json_path:
+        with open(json_path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(result, indent=2) + "\n")
+
+
+def _flat(result: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """(dotted key, value) of nested results."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in result.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return rows
