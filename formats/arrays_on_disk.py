@@ -8,11 +8,13 @@ begin; compressed ones are first unpacked into an unnamed temporary file (in ``T
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import shutil
 import struct
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -105,7 +107,7 @@ def open_npz(path: str) -> dict[str, ArrayOnDisk]:
     with contextlib.ExitStack() as on_error:
         try:
             archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, EOFError) as error:
+        except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
             raise CorruptShardError(path, os.path.getsize(path), 0, f"not a zip archive, or cut ({error})") from error
         with archive:
             for member in archive.infolist():
@@ -139,7 +141,11 @@ def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
 def _damage_as_corrupt(path: str, member: zipfile.ZipInfo) -> Iterator[None]:
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError) as error:
+        if (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):  # a seek to before the file, by a damaged directory
+            raise
         reason = f"{member.filename} is damaged, or packed in an unknown way ({error})"
         raise CorruptShardError(path, member.header_offset, 0, reason) from error
 
@@ -160,7 +166,7 @@ def _array_at(path: str, file: IO[bytes], begin: int, end: int) -> ArrayOnDisk:
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read_header(head)
-    except ValueError as error:
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
         raise CorruptShardError(path, begin, 0, f"not an array in NumPy's format ({error})") from error
     if dtype.kind not in "iufb" or dtype.itemsize > 8:
         raise CorruptShardError(path, begin, 0, f"an array of {dtype}, where numbers are expected")

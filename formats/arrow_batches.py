@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -69,7 +70,7 @@ class _ParquetFile:
         )
         metadata = self._file.metadata
         self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        self.schema: pa.Schema = _reading(path, 0, lambda: self._file.schema_arrow)
+        self.schema: pa.Schema = _reading(path, 0, lambda: _with_names(self._file.schema_arrow))
         self.num_rows: int = sum(self._group_rows)
         if metadata.num_rows != self.num_rows:
             raise CorruptShardError(
@@ -120,7 +121,7 @@ class _IpcFile:
         self._stream = stream
         self._source = pa.OSFile(path)  # no map: a file that shrinks is an error, not a crash
         try:
-            self.schema: pa.Schema = _reading(path, 0, lambda: self._reader().schema)
+            self.schema: pa.Schema = _reading(path, 0, lambda: _with_names(self._reader().schema))
         except BaseException:
             self._source.close()
             raise
@@ -140,8 +141,11 @@ class _IpcFile:
         batches = self._record_batches()
         while (batch := _reading(self._path, row, lambda: next(batches, None))) is not None:
             skip = min(max(0, first_row - row), batch.num_rows)
-            row += batch.num_rows
             chosen = batch.select(list(columns))
+            _reading(
+                self._path, row, partial(chosen.validate, full=True)
+            )  # lengths and offsets are as the file has them
+            row += batch.num_rows
             for at in range(skip, batch.num_rows, max_rows):
                 yield chosen.slice(at, max_rows)
 
@@ -149,11 +153,17 @@ class _IpcFile:
         self._source.close()
 
 
+def _with_names(schema: pa.Schema) -> pa.Schema:
+    """The schema, once it is known that its names are text (UnicodeDecodeError)."""
+    _ = schema.names
+    return schema
+
+
 def _reading(path: str, row: int, read: Callable[[], _T]) -> _T:
     """What `read` gives; whatever Arrow says of damaged data is one kind of error (L92). The system's errors stay."""
     try:
         return read()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptShardError(path, os.path.getsize(path), row, f"damaged or cut ({error}); file size") from error
+        raise CorruptShardError(path, os.path.getsize(path), row, f"damaged or cut ({error}) before its end") from error

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.formats.bad_lines import BadLine
-from headrace.formats.criteo_lines import Reason
+from headrace.formats.criteo_lines import LineLayout, Reason, parse_lines
 from headrace.formats.date_parts import yymmddhh_hour
 from headrace.formats.delimited_format import TextField, TextFormat
 from headrace.formats.delimited_lines import DelimitedLayout, parse_delimited
@@ -147,3 +147,34 @@ def test_what_a_layout_refuses() -> None:
     for options in ({"separator": ""}, {"separator": "\n"}, {"separator": "ä"}, {"header": True}, {"columns": ()}):
         with pytest.raises(ValueError, match="t: "):
             TextFormat(**{"name": "t", "columns": ("a",), **options})  # type: ignore[arg-type]
+
+
+CRITEO_LIKE = Schema(
+    labels=(Label(name="y"),),
+    dense=(Dense(name="d"),),
+    sparse=(
+        Sparse(name="a"),
+        Sparse(name="b", encoding="hex64", missing="raise"),
+        Sparse(name="c", encoding="uint64"),
+        Sparse(name="e", encoding="int64"),
+    ),
+)
+PIECES = st.one_of(
+    st.sampled_from([b"\t", b"\t", b"\t", b"\n", b"\n", b"\r\n", b"\r", b"", b"-", b"0", b"1", b"+1", b" ", b"\xff"]),
+    st.integers(-(2**65), 2**65).map(lambda n: b"%d" % n),
+    st.integers(0, 2**66).map(lambda n: b"%x" % n),
+    st.just(b"1\t-5\tff\tffffffffffffffff\t18446744073709551615\t\n"),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PIECES, max_size=40).map(b"".join), st.sampled_from([1000, 20]))
+def test_tabs_give_what_the_native_parser_gives(text: bytes, max_line_bytes: int) -> None:
+    names = CRITEO_LIKE.column_names
+    layout = DelimitedLayout.of("x", CRITEO_LIKE, TextFormat(name="t", separator="\t", columns=names), names)
+    batch, bad = parse_delimited(memoryview(text), layout, first_line=3, max_line_bytes=max_line_bytes)
+    native_layout = LineLayout.from_schema(CRITEO_LIKE)
+    native = parse_lines(text, native_layout, first_line=3, max_line_bytes=max_line_bytes)
+    assert batch.equals(native_layout.record_batch(native.columns))
+    reasons = [Reason.BAD_LABEL if line.reason == Reason.NO_LABEL else line.reason for line in bad]
+    assert [line._replace(reason=r) for line, r in zip(bad, reasons, strict=True)] == list(native.faults)
