@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from headrace.formats.ali_ccp import ALI_CCP, ali_ccp_schema
 from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import AVAZU, avazu_schema
@@ -37,6 +38,7 @@ from headrace.formats.splits import (
     terabyte_split,
 )
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
+from headrace.formats.taobao_ad import TAOBAO_AD, taobao_ad_schema
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ _ALL: tuple[Dataset, ...] = (
         partial(DelimitedFiles, text_format=TAOBAO_USER_BEHAVIOR),
     ),
     Dataset("avazu", "train.csv, test.csv, plain or .gz", avazu_schema, partial(DelimitedFiles, text_format=AVAZU)),
+    Dataset("taobao-ad", "joined CSV", taobao_ad_schema, partial(DelimitedFiles, text_format=TAOBAO_AD)),
+    Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
     Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
 )
 

@@ -22,6 +22,9 @@ class TextField:
         Texts that mean "missing", besides the empty one.
     whole_floats
         Accept integers with ``.0`` behind them, as pandas writes columns with missing values.
+    list_separator
+        For a multi-hot column: what stands between its ids. An empty field is a missing list, an empty place between
+        two separators a missing id.
     part
         A part of a date that the file writes as an integer, see `date_parts.py`.
     """
@@ -31,6 +34,7 @@ class TextField:
     words: Mapping[str, int] | None = None
     missing: tuple[str, ...] = ()
     whole_floats: bool = False
+    list_separator: str = ""
     part: DatePart | None = None
 
     @property
@@ -59,9 +63,13 @@ class TextFormat:
         if self.header == bool(self.columns):
             raise ValueError(f"{self.name}: either the files have a header, or columns says what they hold")
 
-    def field_of(self, column: str, kind: Kind) -> TextField:
+    def field_of(self, column: str, kind: Kind, *, multi_hot: bool) -> TextField:
         """How the schema's `column` is written; SchemaError when it cannot hold values of that kind."""
         found = next((f for f in self.fields if f.column == column), None) or TextField(column=column)
         if (found.words is not None or found.part is not None) and kind in (Kind.HEX32, Kind.HEX64):
             raise SchemaError(f"column {column!r}: {self.name} has numbers there, not {kind.name.lower()}; say uint64")
+        if multi_hot and not found.list_separator:
+            raise SchemaError(f"sparse {column!r}: {self.name} has one id a field, multi_hot needs a list_separator")
+        if found.list_separator and not multi_hot:
+            raise SchemaError(f"column {column!r}: {self.name} has lists there; declare it multi_hot")
         return found

@@ -18,7 +18,7 @@ from headrace.formats.bad_lines import I64, NO_BAD_LINES, BadLine, BadLines
 from headrace.formats.criteo_lines import Kind, Reason, field_reason
 from headrace.formats.delimited_format import TextField, TextFormat
 from headrace.formats.errors import ColumnMismatchError
-from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse
+from headrace.formats.schema import Dense, Label, Schema, Sparse
 from headrace.formats.text_values import U8, Bool, equals, parse_decimal, parse_float, parse_hex, parse_words
 
 _CR, _LF = 0x0D, 0x0A
@@ -52,9 +52,8 @@ class DelimitedLayout:
         columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.sparse]
         for column in columns:
             kind = column_kind(column)
-            if isinstance(column, Sparse) and column.multi_hot:
-                raise SchemaError(f"sparse {column.name!r}: {text_format.name} has one id a field, multi_hot is a list")
-            field = text_format.field_of(column.name, kind)
+            multi_hot = isinstance(column, Sparse) and column.multi_hot
+            field = text_format.field_of(column.name, kind, multi_hot=multi_hot)
             position = _position(path, column.name, field, file_columns, text_format)
             plans.append(FieldPlan(kind, refused_when_missing(column), position, field))
         return cls(
@@ -120,16 +119,15 @@ def parse_delimited(
     reasons[lines.end - lines.begin > max_line_bytes] = Reason.OVERSIZED
     whole = np.flatnonzero(reasons == 0)
     begins, ends = _fields(lines, whole, at, layout.num_columns)
-    columns = []
+    arrays = []
     faults = np.zeros((len(layout.plans), len(whole)), np.uint8)
     for i, plan in enumerate(layout.plans):
-        values, missing, faults[i] = _parse_field(data, begins[plan.position], ends[plan.position], plan)
-        columns.append((values, missing))
+        kind = layout.arrow_schema.field(i).type
+        array, faults[i] = _parse_column(data, begins[plan.position], ends[plan.position], plan, kind)
+        arrays.append(array)
     good = ~faults.any(axis=0)
-    arrays = [
-        to_arrow(values[good], None if missing is None else missing[good], kind.type)
-        for (values, missing), kind in zip(columns, layout.arrow_schema, strict=True)
-    ]
+    if not good.all():
+        arrays = [array.filter(pa.array(good)) for array in arrays]
     batch = pa.RecordBatch.from_arrays(arrays, schema=layout.arrow_schema)
     if len(whole) == len(reasons) and good.all():
         return batch, NO_BAD_LINES
@@ -151,6 +149,31 @@ def _fields(lines: _Lines, whole: I64, separators: I64, num_columns: int) -> tup
     between = separators[first + np.arange(num_columns - 1)[:, None]]
     begins = np.vstack([lines.begin[whole][None], between + 1])
     return begins, np.vstack([between, lines.text_end[whole][None]])
+
+
+def _parse_column(data: U8, begin: I64, end: I64, plan: FieldPlan, kind: pa.DataType) -> tuple[pa.Array, U8]:
+    """(column of Arrow type `kind`, reasons: uint8 [fields])"""
+    if not plan.field.list_separator:
+        values, missing, reasons = _parse_field(data, begin, end, plan)
+        return to_arrow(values, missing, kind), reasons
+    no_list = begin == end
+    at = np.append(np.flatnonzero(data == ord(plan.field.list_separator)), len(data))
+    first = np.searchsorted(at, begin)
+    lengths = np.where(no_list, 0, np.searchsorted(at, end) - first + 1)
+    row = np.repeat(np.arange(len(begin)), lengths)
+    starts = np.cumsum(lengths) - lengths
+    inner = np.arange(len(row)) - starts[row]  # place of an element in its list
+    element_begin = np.where(inner == 0, begin[row], at.take(first[row] + inner - 1, mode="clip") + 1)
+    element_end = np.where(inner == lengths[row] - 1, end[row], at.take(first[row] + inner, mode="clip"))
+    values, missing, element_reasons = _parse_field(data, element_begin, element_end, plan)
+    reasons = np.zeros(len(begin), np.uint8)
+    refused = np.flatnonzero(element_reasons)[::-1]
+    reasons[row[refused]] = element_reasons[refused]  # of several, the first
+    reasons[no_list] = plan.missing
+    offsets = pa.array(np.append(starts, len(row)).astype(np.int32))
+    mask = pa.array(no_list) if no_list.any() else None
+    elements = to_arrow(values, missing, kind.value_type)
+    return pa.ListArray.from_arrays(offsets, elements, type=kind, mask=mask), reasons
 
 
 def _parse_field(data: U8, begin: I64, end: I64, plan: FieldPlan) -> tuple[np.ndarray, Bool | None, U8]:  # type: ignore[type-arg]

@@ -33,6 +33,7 @@ def replay(*arguments: Any) -> dict[str, Any]:
         ("criteo-csv", "criteo_kaggle/ycjuan_train.tiny.csv", 1999, 26),
         ("taobao-userbehavior", "taobao_userbehavior/fattydelivery_UserBehavior.csv", 4321, 3),
         ("avazu", "avazu/wideresdnn_train.csv", 8087, 24),
+        ("ali-ccp", "ali_ccp/torchrechub_ali_ccp_train.csv", 100, 23),
     ],
 )
 def test_real_samples(shared_data: Path, dataset: str, file: str, rows: int, ids_per_row: int) -> None:

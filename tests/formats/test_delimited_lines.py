@@ -129,6 +129,49 @@ def test_as_one_line_at_a_time(lines: list[bytes], final_feed: bool, max_line_by
     assert batch.schema.equals(SCHEMA.arrow_schema(), check_metadata=True)
 
 
+LISTS = Schema(
+    sparse=(
+        Sparse(name="k", encoding="uint64"),
+        Sparse(name="h", encoding="uint64", multi_hot=True),
+        Sparse(name="r", multi_hot=True, missing="raise"),
+    )
+)
+LIST_FORMAT = TextFormat(
+    name="lists",
+    columns=("k", "h", "r"),
+    fields=(
+        TextField(column="h", list_separator="^", missing=("0",)),
+        TextField(column="r", list_separator="|"),
+    ),
+)
+HISTORIES = st.lists(st.sampled_from(["1", "22", "0", "", "18446744073709551615"]), max_size=4).map("^".join)
+HEXES = st.lists(st.sampled_from(["a", "ffffffff", "7", "7", ""]), min_size=1, max_size=3).map("|".join)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["5", "x"]), HISTORIES, HEXES), max_size=8))
+def test_lists_in_a_field(lines: list[tuple[str, str, str]]) -> None:
+    layout = DelimitedLayout.of("x", LISTS, LIST_FORMAT, LIST_FORMAT.columns)
+    text = "".join(",".join(line) + "\n" for line in lines).encode()
+    batch, bad = parse_delimited(memoryview(text), layout, first_line=0, max_line_bytes=1000)
+    expected, expected_bad = [], []
+    for number, (k, h, r) in enumerate(lines, 1):
+        if k == "x":
+            expected_bad.append((number, 0, Reason.BAD_DECIMAL))
+        elif "" in r.split("|"):
+            expected_bad.append((number, 2, Reason.MISSING_ID))
+        else:
+            history = [int(v) if v not in ("", "0") else None for v in h.split("^")] if h else None
+            expected.append((5, history, [int(v, 16) for v in r.split("|")]))
+    assert [tuple(row.values()) for row in batch.to_pylist()] == expected
+    assert [(line.line, line.column, line.reason) for line in bad] == expected_bad
+
+
+def test_a_bad_element_names_the_field() -> None:
+    layout = DelimitedLayout.of("x", LISTS, LIST_FORMAT, LIST_FORMAT.columns)
+    _, bad = parse_delimited(memoryview(b"1,2^x^-3,a\n"), layout, first_line=0, max_line_bytes=1000)
+    assert list(bad) == [BadLine(1, 1, Reason.BAD_DECIMAL, 2, 8, 0, 10, 3)]
+
+
 def test_one_column_and_no_columns_of_the_schema() -> None:
     layout = DelimitedLayout.of("x", Schema(sparse=(Sparse(name="a"),)), TextFormat(name="t", columns=("a",)), ("a",))
     batch, bad = parse_delimited(memoryview(b"1\n\nff"), layout, first_line=0, max_line_bytes=9)
@@ -142,6 +185,8 @@ def test_what_a_layout_refuses() -> None:
         DelimitedLayout.of("x", SCHEMA, FORMAT, (*FORMAT.columns, "u"))
     with pytest.raises(SchemaError, match="multi_hot"):
         DelimitedLayout.of("x", Schema(sparse=(Sparse(name="u", multi_hot=True),)), FORMAT, FORMAT.columns)
+    with pytest.raises(SchemaError, match="declare it multi_hot"):
+        DelimitedLayout.of("x", Schema(sparse=(Sparse(name="h"),)), LIST_FORMAT, LIST_FORMAT.columns)
     with pytest.raises(SchemaError, match="say uint64"):
         DelimitedLayout.of("x", Schema(sparse=(Sparse(name="word"),)), FORMAT, FORMAT.columns)
     for options in ({"separator": ""}, {"separator": "\n"}, {"separator": "ä"}, {"header": True}, {"columns": ()}):

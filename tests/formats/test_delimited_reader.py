@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.formats.ali_ccp import ALI_CCP, ali_ccp_schema
 from headrace.formats.avazu import AVAZU, avazu_schema
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import CRITEO_CSV, criteo_schema
@@ -23,6 +24,7 @@ from headrace.formats.manifest import Manifest, describe_file, write_manifest
 from headrace.formats.reader import FilePosition
 from headrace.formats.schema import Dense, Schema, Sparse
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
+from headrace.formats.taobao_ad import TAOBAO_AD, taobao_ad_schema
 from tests.support.criteo_text import read_all, rows_of, write
 
 PAIRS = Schema(sparse=(Sparse(name="a", encoding="uint64"), Sparse(name="b")))
@@ -89,6 +91,28 @@ def test_avazu_test_file_has_no_click(tmp_path: Path, shared_data: Path) -> None
         read_all(DelimitedFiles(path, avazu_schema(), AVAZU))
     rows = rows_of(read_all(DelimitedFiles(path, avazu_schema(labels=False), AVAZU)))
     assert rows[0][:7] == (0, 1, 0, 1, 0, 1005, 0)
+
+
+def test_taobao_ad_sample(shared_data: Path) -> None:
+    # 0,2017-05-06 00:00:00,874257,172298,430548_1007,5443,160194,864,339907,3.9,0,3,2,3,,3,0,,170301^573514
+    reader = DelimitedFiles(shared_data / "taobao_display_ad" / "fuxictr_tiny_train.csv", taobao_ad_schema(), TAOBAO_AD)
+    rows = rows_of(read_all(reader))
+    price = pytest.approx(3.9, rel=1e-7)
+    ids = (874257, 172298, 0, 5443, 160194, 864, 339907, 0, 3, 2, 3, None, 3, 0, None)
+    assert rows[0] == (0, 1, 0.0, price, *ids, [170301, 573514])
+    assert len(rows) == 100
+    test = DelimitedFiles(shared_data / "taobao_display_ad" / "fuxictr_tiny_test.csv", taobao_ad_schema(), TAOBAO_AD)
+    assert rows_of(read_all(test))[0][-1] is None  # no history
+
+
+def test_ali_ccp_sample(shared_data: Path) -> None:
+    # 0,0,1,1,1,1,1,0,1,1,1,0,1,1,1,0,1,0,0,0,1,1,1,1,1,0.4734,0.562,0.0856,0.1902,0.07556,0.0,0.0,0.0
+    path = shared_data / "ali_ccp" / "torchrechub_ali_ccp_train.csv"
+    rows = rows_of(read_all(DelimitedFiles(path, ali_ccp_schema(), ALI_CCP)))
+    dense = (0.4734, 0.562, 0.0856, 0.1902, 0.07556, 0.0, 0.0, 0.0)
+    ids = (1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1)
+    assert rows[0] == (0, 1, 0.0, 0.0, *(pytest.approx(v, rel=1e-7) for v in dense), *ids)
+    assert len(rows) == 100  # the last line has no line feed
 
 
 def test_criteo_csv_with_floats(shared_data: Path) -> None:
