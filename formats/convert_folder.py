@@ -61,16 +61,21 @@ class ConversionFolder:
         if manifest is not None and manifest.parameters.get("tool") != TOOL:
             raise FileExistsError(f"{self.path}: its {MANIFEST_NAME} was not written by {TOOL}; give another folder")
         names = os.listdir(self.path)
-        self._remove(name for name in names if is_partial(name))
         records = {name for name in names if name.startswith(".") and name.endswith(_RECORD_SUFFIX)}
-        if overwrite:
-            recorded = {name[1 : -len(_RECORD_SUFFIX)] for name in records}
-            self._remove([MANIFEST_NAME, *(manifest.files if manifest else ()), *recorded, *records])
-            manifest = None
-        known = {MANIFEST_NAME, *records, *targets, *(manifest.files if manifest else ())}
-        if unknown := sorted(name for name in os.listdir(self.path) if name not in known):
+        recorded = {name[1 : -len(_RECORD_SUFFIX)] for name in records}
+        written = {MANIFEST_NAME, *records, *recorded, *(manifest.files if manifest else ())}
+        if unknown := sorted(n for n in names if n not in written and n not in targets and not is_partial(n)):
             raise FileExistsError(
                 f"{self.path}: holds {unknown[0]!r}, which is none of the files to write; give another folder"
+            )
+        self._remove(name for name in names if is_partial(name))
+        if overwrite:
+            self._remove(written)
+            manifest = None
+        if left := sorted(n for n in recorded - set(targets) if manifest is None and (self.path / n).exists()):
+            raise FileExistsError(
+                f"{self.path}: holds {left[0]!r}, which an interrupted conversion of other sources wrote; "
+                "give another folder, or overwrite=True"
             )
         if manifest is not None:
             self._check_complete(manifest)

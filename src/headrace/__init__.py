@@ -9,6 +9,7 @@ from headrace.embed.checkpoint import SavedRun, load_run, save_run
 from headrace.embed.initializer import Constant, Normal, Uniform
 from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
+from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import avazu_schema
 from headrace.formats.bad_records import BadRecords
@@ -52,6 +53,7 @@ from headrace.ingest.step_plan import StepPlan
 
 __all__ = [
     "ABSENT",
+    "ArrayFiles",
     "ArrowFiles",
     "BadRecordError",
     "BadRecordLimitError",

@@ -156,11 +156,23 @@ def test_stale_or_foreign_outputs_are_refused(tmp_path: Path) -> None:
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match=r"holds 'notes\.txt'"):
             run(folder, out, overwrite=overwrite)
+        assert len(os.listdir(out)) == 4  # and nothing is removed
     (out / "notes.txt").unlink()
     run(folder, out, overwrite=True)
     generate("taobao-userbehavior", tmp_path / "g", rows=5)
     with pytest.raises(FileExistsError, match="was not written by headrace convert"):
         run(folder, tmp_path / "g", overwrite=True)
+
+
+def test_what_an_interrupted_run_over_other_files_left_is_refused(tmp_path: Path) -> None:
+    folder, out = small(tmp_path / "in", b"1\t1\n", b"2\t2\n", b"bad\n"), tmp_path / "out"
+    with pytest.raises(BadRecordError):
+        run(folder, out)
+    assert sorted(p.name for p in out.glob("*.parquet")) == ["day_0.parquet", "day_1.parquet"]
+    with pytest.raises(FileExistsError, match=r"holds 'day_1\.parquet', which an interrupted conversion of other"):
+        run(folder / "day_0", out)  # else the finished folder would hold a file that its manifest does not know
+    assert run(folder / "day_0", out, overwrite=True).files == 1
+    assert len(read_all(ArrowFiles(out, SCHEMA))) == 1
 
 
 def test_a_file_that_nobody_recorded_is_not_replaced(tmp_path: Path) -> None:
