@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,20 +12,16 @@ import pyarrow as pa
 
 from headrace.formats.arrow_arrays import to_arrow
 from headrace.formats.arrow_columns import column_kind, fit
-from headrace.formats.bad_lines import BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE
 from headrace.formats.criteo_arrays import ArrayForm, ShardRows
-from headrace.formats.criteo_lines import Reason, field_reason
-from headrace.formats.errors import BadRecordError, CorruptShardError
-from headrace.formats.file_reader import FileReader, good_ranges
-from headrace.formats.files import PathLike, digest, file_sizes, list_files
+from headrace.formats.files import PathLike, list_files
 from headrace.formats.manifest import Verify
 from headrace.formats.multi_hot import MultiHotTables
-from headrace.formats.reader import DecodedBlock, FilePosition
-from headrace.formats.rows import RowBlock, Source
-from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse
+from headrace.formats.reader import FilePosition
+from headrace.formats.record_reader import DecodedRecords, RecordFiles
+from headrace.formats.schema import Schema, SchemaError
 from headrace.formats.text_values import U8
 
 DEFAULT_BATCH_ROWS = 1 << 14
@@ -41,14 +36,7 @@ class ArrayBlock:
     data: ShardRows
 
 
-@dataclass(frozen=True)
-class DecodedArrays(DecodedBlock):
-    """A decoded block; `block` is what it was made from where there are bad rows, to name the offending values."""
-
-    block: ArrayBlock | None = None
-
-
-class ArrayFiles(FileReader[ArrayBlock]):
+class ArrayFiles(RecordFiles[ArrayBlock]):
     """Shards of one :class:`ArrayForm`; columns are taken by position: a label, 13 dense, 26 ids.
 
     `files` are those that stand for a shard (``day_0_sparse.npy``), whose siblings must lie beside them; `digest`
@@ -56,7 +44,7 @@ class ArrayFiles(FileReader[ArrayBlock]):
     ``multi_hot`` column; `multi_hot` makes such ids of one-hot ones.
 
     `modulo` takes ids modulo one number, or one for each feature, as DLRM's ``--max-ind-range`` does when it loads.
-    `wrap_negative_ids`: see :class:`ArrowFiles`. A missing value was written as 0 and cannot be told from id 0.
+    Other options are those of :class:`RecordFiles`. A missing value was written as 0 and cannot be told from id 0.
     """
 
     _a_folder_is_its_manifest = False
@@ -75,22 +63,21 @@ class ArrayFiles(FileReader[ArrayBlock]):
         verify_manifest: Verify = "size",
     ) -> None:
         self.form = form
-        self._batch_rows = check_integer("batch_rows", batch_rows, 1, 2**31 - 1)
         _check_schema(schema)
-        super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest)
-        self._all_files = [form.files(path) for path in self.files]
-        self._all_sizes = [file_sizes(files) for files in self._all_files]
-        self.digest = self._files_digest = digest(
-            [name for files in self._all_files for name in files], [n for sizes in self._all_sizes for n in sizes]
+        super().__init__(
+            paths,
+            schema,
+            bad_records=bad_records,
+            batch_rows=batch_rows,
+            wrap_negative_ids=wrap_negative_ids,
+            verify_manifest=verify_manifest,
         )
         self._multi_hot = multi_hot
         self._modulo = _moduli(modulo)
-        self._wrap_negative_ids = wrap_negative_ids
-        self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
         self._file_rows: dict[int, int] = {}
 
     def files_of(self, file: int) -> tuple[str, ...]:
-        return self._all_files[file]
+        return self.form.files(self.files[file])
 
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
         found = list_files(paths)
@@ -106,12 +93,6 @@ class ArrayFiles(FileReader[ArrayBlock]):
             self._file_rows[file] = shard.rows
         return self._file_rows[file]
 
-    def _check_unchanged(self, file: int, row: int) -> None:
-        for path, listed in zip(self._all_files[file], self._all_sizes[file], strict=True):
-            if (size := os.path.getsize(path)) != listed:
-                reason = f"changed since it was listed ({listed} bytes then, {size} now)"
-                raise CorruptShardError(path, min(size, listed), row, reason)
-
     def _file_blocks(self, start: FilePosition) -> Generator[ArrayBlock, None, None]:
         self._check_unchanged(start.file, 0)
         shard = self.form.open(self.files[start.file])
@@ -125,14 +106,10 @@ class ArrayFiles(FileReader[ArrayBlock]):
         finally:
             shard.close()
 
-    def _rows_of_block(self, block: ArrayBlock) -> tuple[int, int]:
-        return block.position.line, block.next_position.line
-
-    def _decode(self, block: ArrayBlock) -> DecodedArrays:
+    def _decode(self, block: ArrayBlock) -> DecodedRecords:
         schema, data = self.schema, block.data
-        first, rows = block.position.line, len(data.labels)
         arrays: list[pa.Array] = []
-        refused = np.zeros((len(schema.column_names), rows), np.uint8)
+        refused = np.zeros((len(self._columns), len(data.labels)), np.uint8)
         plain = [(c, data.labels) for c in schema.labels]
         plain += [(c, data.dense[:, i]) for i, c in enumerate(schema.dense)]  # type: ignore[misc]
         for column, (declared, values) in enumerate(plain):
@@ -143,21 +120,7 @@ class ArrayFiles(FileReader[ArrayBlock]):
             kind = self._arrow_schema.field(column).type
             ids, refused[column] = self._ids(feature, data.sparse[feature], self.files[block.position.file])
             arrays.append(_lists(ids, kind) if schema.sparse[feature].multi_hot else to_arrow(ids[:, 0], None, kind))
-        bad_rows = np.flatnonzero(refused.any(axis=0))
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
-        if len(bad_rows):
-            batch = batch.take(pa.array(np.delete(np.arange(rows), bad_rows)))
-        ranges = good_ranges(block.position.file, first, rows, bad_rows + first)
-        return DecodedArrays(
-            rows=RowBlock(batch, Source(self.files, ranges)),
-            position=block.position,
-            next_position=block.next_position,
-            lines=rows,
-            bad=BadLines.of_rows(bad_rows, first, refused),
-            text=memoryview(b""),
-            text_offset=0,
-            block=block if len(bad_rows) else None,
-        )
+        return self._decoded(block, arrays, refused)
 
     def _ids(self, feature: int, values: npt.NDArray[Any], path: str) -> tuple[npt.NDArray[Any], U8]:
         """([rows, ids a row] of the column's type, reasons uint8 [rows])"""
@@ -177,22 +140,13 @@ class ArrayFiles(FileReader[ArrayBlock]):
             ids = self._multi_hot.expand(feature, ids[:, 0].astype(np.uint64)).astype(ids.dtype)
         return ids, reasons
 
-    def _describe_at(self, decoded: DecodedBlock, at: int) -> tuple[BadRecordError, None]:
-        bad = decoded.bad[at]
-        assert isinstance(decoded, DecodedArrays)
-        block = decoded.block
-        assert block is not None
-        schema, row, column = self.schema, bad.line - 1 - block.position.line, bad.column
-        columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.sparse]
-        if column < len(schema.labels):
-            value = block.data.labels[row]
-        elif column < len(schema.labels) + NUM_DENSE:
-            value = block.data.dense[row, column - len(schema.labels)]
-        else:
-            value = block.data.sparse[column - len(schema.labels) - NUM_DENSE][row].tolist()
-        reason = field_reason(Reason(bad.reason), column_kind(columns[column]))
-        path = self.files[decoded.position.file]
-        return BadRecordError(path, bad.line, columns[column].name, str(value).encode(), reason), None
+    def _value(self, block: ArrayBlock, row: int, column: int) -> object:
+        labels = len(self.schema.labels)
+        if column < labels:
+            return block.data.labels[row]
+        if column < labels + NUM_DENSE:
+            return block.data.dense[row, column - labels]
+        return block.data.sparse[column - labels - NUM_DENSE][row].tolist()
 
 
 def _check_schema(schema: Schema) -> None:
