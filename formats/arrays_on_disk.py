@@ -105,15 +105,13 @@ def open_npz(path: str) -> dict[str, ArrayOnDisk]:
     """The arrays of a ``.npz`` file by name, without the ``.npy`` of its members."""
     arrays: dict[str, ArrayOnDisk] = {}
     with contextlib.ExitStack() as on_error:
-        try:
-            archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-            raise CorruptShardError(path, os.path.getsize(path), 0, f"not a zip archive, or cut ({error})") from error
-        with archive:
+        with _damage_as_corrupt(path), zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 if name == member.filename:
                     continue
+                if name in arrays:
+                    raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is there twice")
                 arrays[name] = _open_member(path, archive, member)
                 on_error.callback(arrays[name].close)
         on_error.pop_all()
@@ -130,7 +128,7 @@ def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
             array = _array_at(path, file, begin, begin + member.file_size)
         else:
             file = on_error.enter_context(tempfile.TemporaryFile(buffering=0))
-            with _damage_as_corrupt(path, member), archive.open(member) as packed:
+            with archive.open(member) as packed:
                 shutil.copyfileobj(packed, file, _COPY_BYTES)
             array = _array_at(path, file, 0, member.file_size)
         on_error.pop_all()
@@ -138,16 +136,16 @@ def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
 
 
 @contextlib.contextmanager
-def _damage_as_corrupt(path: str, member: zipfile.ZipInfo) -> Iterator[None]:
+def _damage_as_corrupt(path: str) -> Iterator[None]:
+    """What zipfile raises for a damaged archive is a CorruptShardError; errors of the system stay what they are."""
     try:
         yield
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError) as error:
-        if (
-            isinstance(error, OSError) and error.errno != errno.EINVAL
-        ):  # a seek to before the file, by a damaged directory
+        # A damaged directory can point before the file: seeking there is an invalid argument.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        reason = f"{member.filename} is damaged, or packed in an unknown way ({error})"
-        raise CorruptShardError(path, member.header_offset, 0, reason) from error
+        reason = f"no zip archive, or damaged, or packed in an unknown way ({error})"
+        raise CorruptShardError(path, os.path.getsize(path), 0, reason) from error
 
 
 def _data_offset(path: str, file: IO[bytes], member: zipfile.ZipInfo) -> int:

@@ -67,6 +67,16 @@ def test_a_stored_member_begins_where_its_local_header_says(tmp_path: Path, extr
     np.testing.assert_array_equal(arrays["0"].read(1, 3), array[1:])
 
 
+def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
+    # L103
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", npy_bytes(np.zeros(1)))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.npy", npy_bytes(np.ones(1)))
+    with pytest.raises(CorruptShardError, match=r"a\.npy is there twice"):
+        open_npz(str(tmp_path / "x.npz"))
+
+
 def test_pickles_are_refused_unread(tmp_path: Path) -> None:
     array = np.array([{"a": 1}, None], object)
     np.save(tmp_path / "x.npy", array)
@@ -104,7 +114,7 @@ def test_a_flipped_bit_in_a_packed_member(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "x.npz").read_bytes())
     data[len(data) // 2] ^= 4
     (tmp_path / "x.npz").write_bytes(bytes(data))
-    with pytest.raises(CorruptShardError, match=r"x\.npy is damaged"):
+    with pytest.raises(CorruptShardError, match="damaged"):
         open_npz(str(tmp_path / "x.npz"))
 
 
