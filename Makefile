@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 NATIVE := $(shell find formats indexer ingest embed -name '*.pyx' -o -name '*.hpp')
-CODE := formats indexer ingest embed src/headrace examples tests setup.py
+CODE := formats indexer ingest embed src/headrace examples benchmarks tests setup.py
 
 # make demo DATA=train.tsv EVAL=held_out.tsv trains on your own Criteo files, with the torch reference beside it;
 # REFERENCE= leaves the reference out (it keeps a Python dictionary of the ids: for small files).
@@ -18,7 +18,7 @@ DEMO_EVAL_ROWS ?= 50000
 REFERENCE ?= --reference
 OPTIONS ?=
 
-.PHONY: demo test test-long lint format clean
+.PHONY: demo test test-long lint format clean bench-peers
 
 demo: $(VENV)/.built
 ifeq ($(DATA),)
@@ -62,6 +62,25 @@ $(VENV)/.packages: $(VENV)/.torch pyproject.toml constraints.txt
 
 $(VENV)/.built: $(VENV)/.packages setup.py $(NATIVE)
 	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[test,lint,examples]'
+	touch $@
+
+# TorchRec beside the index, in an environment of its own: a plain `pip install torchrec` takes the CUDA build.
+PEERS := .venv-peers
+PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet
+
+bench-peers: $(PEERS)/.built
+	$(PEERS)/bin/python benchmarks/peers_index.py $(OPTIONS)
+
+$(PEERS)/.packages: constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS_PIP) torch==2.13.0 numpy
+	$(PEERS_PIP) --no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0
+	$(PEERS_PIP) tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath
+	$(PEERS_PIP) -c constraints.txt setuptools cython
+	touch $@
+
+$(PEERS)/.built: $(PEERS)/.packages setup.py $(NATIVE)
+	$(PEERS_PIP) -c constraints.txt --no-build-isolation -e .
 	touch $@
 
 clean:

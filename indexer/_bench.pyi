@@ -17,10 +17,14 @@ class RandomReads:
     def nbytes(self) -> int: ...
 
 class LockedMaps:
-    """The published design: `num_shards` standard hash tables, each with a lock; keys are 64-bit hashes."""
+    """The published design: `num_shards` standard hash tables, each with a lock; keys are 64-bit hashes.
+
+    One call at a time; its keys are shared among `num_threads` threads. Which of two new keys of a batch comes first is
+    settled by the data with one thread only.
+    """
 
     def __init__(self, num_shards: int) -> None: ...
-    def index_batch(self, hashes: U64) -> U64:
+    def index_batch(self, hashes: U64, num_threads: int = 1) -> U64:
         """Locations of the keys; each shard is locked once."""
-    def index_each(self, hashes: U64) -> U64:
+    def index_each(self, hashes: U64, num_threads: int = 1) -> U64:
         """Locations of the keys; a lock is taken for each."""

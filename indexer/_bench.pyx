@@ -16,8 +16,8 @@ cdef extern from "bench_baselines.hpp" namespace "headrace" nogil:
 
     cppclass CLockedMaps "headrace::LockedMaps":
         CLockedMaps(size_t num_shards) except +
-        void index_batch(const uint64_t* hashes, size_t size, uint64_t* locations) except +
-        void index_each(const uint64_t* hashes, size_t size, uint64_t* locations) except +
+        void index_batch(const uint64_t* hashes, size_t size, uint64_t* locations, size_t num_threads) except +
+        void index_each(const uint64_t* hashes, size_t size, uint64_t* locations, size_t num_threads) except +
 
 
 def stream_pass(const uint32_t[::1] ids, uint32_t[::1] out):
@@ -48,18 +48,18 @@ cdef class LockedMaps:
     def __cinit__(self, size_t num_shards):
         self.maps.reset(new CLockedMaps(num_shards))
 
-    def index_batch(self, const uint64_t[::1] hashes):
+    def index_batch(self, const uint64_t[::1] hashes, size_t num_threads=1):
         locations = np.empty(hashes.shape[0], np.uint64)
         cdef uint64_t[::1] out = locations
         with nogil:
             self.maps.get().index_batch(&hashes[0] if hashes.shape[0] else NULL, hashes.shape[0],
-                                        &out[0] if out.shape[0] else NULL)
+                                        &out[0] if out.shape[0] else NULL, num_threads)
         return locations
 
-    def index_each(self, const uint64_t[::1] hashes):
+    def index_each(self, const uint64_t[::1] hashes, size_t num_threads=1):
         locations = np.empty(hashes.shape[0], np.uint64)
         cdef uint64_t[::1] out = locations
         with nogil:
             self.maps.get().index_each(&hashes[0] if hashes.shape[0] else NULL, hashes.shape[0],
-                                       &out[0] if out.shape[0] else NULL)
+                                       &out[0] if out.shape[0] else NULL, num_threads)
         return locations

@@ -63,8 +63,11 @@ class NativeIndex:
 def mix64(table_uid: int, missing: bool, ids: U64) -> U64:
     """Native `hashing.mix64`: uint64 [n] hashes of uint64 [n] ids."""
 
+def scattered(numbers: U64, multiplier: int) -> U64:
+    """Native `hashing.scattered`: uint64 [n] for uint64 [n] ids."""
+
 def permuted(numbers: U64, multiplier: int) -> U64:
-    """Native `hashing.permuted`: uint64 [n] for uint64 [n] hashes or ids."""
+    """Native `hashing.permuted`: uint64 [n] for uint64 [n] hashes."""
 
 def probe_home(positions: U64, capacity: int) -> npt.NDArray[np.int64]:
     """Native `hashing.probe_home`: int64 [n] for uint64 [n] permuted hashes."""

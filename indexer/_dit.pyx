@@ -2,16 +2,29 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
-from libcpp.memory cimport unique_ptr
+from libcpp.memory cimport make_shared, shared_ptr, unique_ptr
 from libcpp.vector cimport vector
 
 import numpy as np
 
+from cpython.buffer cimport PyBuffer_FillInfo
+
 
 cdef extern from "hashing.hpp" namespace "headrace" nogil:
     uint64_t c_mix64 "headrace::mix64"(uint32_t uid, cbool missing, uint64_t id) noexcept
+    uint64_t c_scattered "headrace::scattered"(uint64_t x, uint64_t multiplier) noexcept
     uint64_t c_permuted "headrace::permuted"(uint64_t x, uint64_t multiplier) noexcept
     uint64_t c_probe_home "headrace::probe_home"(uint64_t position, uint64_t capacity) noexcept
+
+
+cdef extern from "block_pool.hpp" namespace "headrace" nogil:
+    cppclass Block:
+        void* memory
+        size_t capacity
+
+    cppclass BlockPool:
+        Block take(size_t size) except +
+        void give_back(const Block& block) noexcept
 
 
 cdef extern from "batch.hpp" namespace "headrace" nogil:
@@ -56,7 +69,7 @@ cdef extern from "engine.hpp" namespace "headrace" nogil:
 cdef extern from "dit.hpp" namespace "headrace" nogil:
     cppclass Stats:
         uint64_t rows, provisional, capacity, nbytes, scratch_nbytes
-        uint64_t keys, probe_steps, longest_probe, growths, fullest_shard
+        uint64_t keys, probe_lines, longest_probe, growths, fullest_shard
         double longest_call_ms, lock_wait_ms
 
     cppclass CutShape:
@@ -107,18 +120,6 @@ cdef vector[TableInfo] _tables(tables) except *:
     return out
 
 
-cdef uint32_t* _u32(uint32_t[::1] array) noexcept:
-    return &array[0] if array.shape[0] else NULL
-
-
-cdef uint64_t* _u64(uint64_t[::1] array) noexcept:
-    return &array[0] if array.shape[0] else NULL
-
-
-cdef uint8_t* _u8(uint8_t[::1] array) noexcept:
-    return &array[0] if array.shape[0] else NULL
-
-
 cdef void _add_column(Batch* batch, column) except *:
     """`column`: table ordinal, contiguous uint32 or uint64 ids, uint8 missing flags or None."""
     cdef const uint32_t[::1] narrow
@@ -143,56 +144,119 @@ cdef void _add_column(Batch* batch, column) except *:
         batch.add_column(table, False, ids, missing, size)
 
 
-cdef list _deduplicate(Engine* engine, Batch* batch, columns):
+cdef class ResultBlock:
+    """Memory of one batch's arrays, which goes back to its pool when the last of them is gone."""
+
+    cdef shared_ptr[BlockPool] pool
+    cdef Block block
+    cdef size_t size, used
+
+    def __dealloc__(self):
+        if self.block.memory != NULL:
+            self.pool.get().give_back(self.block)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.block.memory, self.size, 0, flags)
+
+    cdef void* next(self, size_t bytes) noexcept:
+        """Where the next array begins: cache lines of its own."""
+        cdef void* begin = <char*> self.block.memory + self.used
+        self.used += _lines(bytes)
+        return begin
+
+    cdef array(self, void* begin, dtype, size_t count):
+        return np.frombuffer(self, dtype, count, <char*> begin - <char*> self.block.memory)
+
+
+cdef size_t _lines(size_t bytes) noexcept nogil:
+    return (bytes + 63) // 64 * 64
+
+
+cdef ResultBlock _block(shared_ptr[BlockPool] pool, size_t size):
+    cdef ResultBlock block = ResultBlock.__new__(ResultBlock)
+    block.pool = pool
+    block.size = size if size else 64
+    block.block = pool.get().take(block.size)
+    return block
+
+
+cdef list _deduplicate(Engine* engine, Batch* batch, shared_ptr[BlockPool] pool, columns):
     """Arrays of each group (query_ids, unique_ids, missing, locations, is_new, tables, table_offsets).
 
-    Locations are ABSENT and nothing is new; the batch's outputs point into them.
+    Of deduplication alone, locations are ABSENT and nothing is new; else the batch's outputs point into them, to be set.
     """
-    cdef size_t g, j, num_groups = engine.num_groups()
+    cdef size_t g, j, size, num_groups = engine.num_groups()
     cdef GroupOut* group
+    cdef ResultBlock queries, rows
     for column in columns:
         _add_column(batch, column)
-    queries = [np.empty(batch.group(g).nnz, np.uint32) for g in range(num_groups)]
+    size = 0
     for g in range(num_groups):
-        batch.group(g).query = _u32(queries[g])
+        size += _lines(batch.group(g).nnz * sizeof(uint32_t))
+    queries = _block(pool, size)
+    for g in range(num_groups):
+        batch.group(g).query = <uint32_t*> queries.next(batch.group(g).nnz * sizeof(uint32_t))
     with nogil:
         engine.deduplicate(batch[0])
-    groups = []
+    size = 0
+    for g in range(num_groups):
+        size += 2 * (_lines(batch.group(g).unique * sizeof(uint64_t)) + _lines(batch.group(g).unique))
+    rows = _block(pool, size)
+    for g in range(num_groups):
+        group = &batch.group(g)
+        group.ids = <uint64_t*> rows.next(group.unique * sizeof(uint64_t))
+        group.locations = <uint64_t*> rows.next(group.unique * sizeof(uint64_t))
+        group.missing = <uint8_t*> rows.next(group.unique)
+        group.is_new = <uint8_t*> rows.next(group.unique)
+    with nogil:
+        engine.write_unique(batch[0])
     tables = [[] for _ in range(num_groups)]
     offsets = [[] for _ in range(num_groups)]
     for j in range(batch.num_jobs()):
         g = engine.tables()[batch.job_table(j)].group
         tables[g].append(batch.job_table(j))
         offsets[g].append(batch.job_offset(j))
+    groups = []
     for g in range(num_groups):
         group = &batch.group(g)
-        ids = np.empty(group.unique, np.uint64)
-        missing = np.empty(group.unique, np.bool_)
-        locations = np.full(group.unique, 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
-        is_new = np.zeros(group.unique, np.bool_)
-        group.ids = _u64(ids)
-        group.missing = _u8(missing.view(np.uint8))
-        group.locations = _u64(locations)
-        group.is_new = _u8(is_new.view(np.uint8))
-        table_offsets = np.array(offsets[g] + [group.unique], np.int64)
-        groups.append((queries[g], ids, missing, locations, is_new, tuple(tables[g]), table_offsets))
-    with nogil:
-        engine.write_unique(batch[0])
+        groups.append((
+            queries.array(group.query, np.uint32, group.nnz),
+            rows.array(group.ids, np.uint64, group.unique),
+            rows.array(group.missing, np.bool_, group.unique),
+            rows.array(group.locations, np.uint64, group.unique),
+            rows.array(group.is_new, np.bool_, group.unique),
+            tuple(tables[g]),
+            np.array(offsets[g] + [group.unique], np.int64),
+        ))
     return groups
+
+
+cdef uint32_t* _u32(uint32_t[::1] array) noexcept:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef uint64_t* _u64(uint64_t[::1] array) noexcept:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef uint8_t* _u8(uint8_t[::1] array) noexcept:
+    return &array[0] if array.shape[0] else NULL
 
 
 cdef class NativeDedup:
     """Unique rows of batches, without an index."""
 
     cdef unique_ptr[Engine] engine
+    cdef shared_ptr[BlockPool] pool
 
     def __cinit__(self, tables, size_t num_groups, unsigned num_threads, uint64_t multiplier):
-        self.engine.reset(new Engine(_tables(tables), num_groups, 1, num_threads, multiplier))
+        self.pool = make_shared[BlockPool]()
+        self.engine.reset(new Engine(_tables(tables), num_groups, 0, num_threads, multiplier))
 
     def deduplicate(self, columns):
         cdef Batch* batch = self.engine.get().acquire()
         try:
-            return _deduplicate(self.engine.get(), batch, columns)
+            return _deduplicate(self.engine.get(), batch, self.pool, columns)
         finally:
             self.engine.get().release(batch)
 
@@ -205,6 +269,7 @@ cdef class NativeIndex:
     """The index; see dit.py for what its methods promise."""
 
     cdef unique_ptr[Dit] dit
+    cdef shared_ptr[BlockPool] pool
 
     def __cinit__(
         self,
@@ -215,6 +280,7 @@ cdef class NativeIndex:
         uint32_t owner_rank,
         uint64_t multiplier,
     ):
+        self.pool = make_shared[BlockPool]()
         self.dit.reset(new Dit(_tables(tables), num_groups, num_shards, num_threads, owner_rank, multiplier))
 
     def index(self, columns):
@@ -222,7 +288,7 @@ cdef class NativeIndex:
         cdef Batch* batch = dit.engine().acquire()
         cdef int64_t ticket
         try:
-            groups = _deduplicate(&dit.engine(), batch, columns)
+            groups = _deduplicate(&dit.engine(), batch, self.pool, columns)
             with nogil:
                 ticket = dit.insert(batch[0])
             return groups, ticket
@@ -233,7 +299,7 @@ cdef class NativeIndex:
         cdef Dit* dit = self.dit.get()
         cdef Batch* batch = dit.engine().acquire()
         try:
-            groups = _deduplicate(&dit.engine(), batch, columns)
+            groups = _deduplicate(&dit.engine(), batch, self.pool, columns)
             with nogil:
                 dit.lookup(batch[0])
             return groups
@@ -291,7 +357,7 @@ cdef class NativeIndex:
             "nbytes": stats.nbytes,
             "scratch_nbytes": stats.scratch_nbytes,
             "keys": stats.keys,
-            "probe_steps": stats.probe_steps,
+            "probe_lines": stats.probe_lines,
             "longest_probe": stats.longest_probe,
             "growths": stats.growths,
             "fullest_shard": stats.fullest_shard,
@@ -363,6 +429,16 @@ def mix64(uint32_t table_uid, bint missing, const uint64_t[::1] ids):
     with nogil:
         for i in range(ids.shape[0]):
             view[i] = c_mix64(table_uid, missing, ids[i])
+    return out
+
+
+def scattered(const uint64_t[::1] numbers, uint64_t multiplier):
+    out = np.empty(numbers.shape[0], np.uint64)
+    cdef uint64_t[::1] view = out
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(numbers.shape[0]):
+            view[i] = c_scattered(numbers[i], multiplier)
     return out
 
 

@@ -131,7 +131,7 @@ class PyIndex:
 
     def stats(self) -> dict[str, Any]:
         counts = [sum(rows for _, rows in shard.chunks) for shard in self.shards]
-        zeros = ("capacity", "nbytes", "scratch_nbytes", "keys", "probe_steps", "longest_probe", "growths")
+        zeros = ("capacity", "nbytes", "scratch_nbytes", "keys", "probe_lines", "longest_probe", "growths")
         return {
             "rows": self.committed_rows(),
             "provisional": self.provisional_rows(),

@@ -1,8 +1,14 @@
 // Scratch and outputs of one batch on its way through deduplication and the shards; reused, so that a warm batch
 // allocates nothing.
+//
+// The unique keys are dealt to lanes of shards, one lane a thread at a time. A single lane takes the keys as they come:
+// sorting them first costs one thread more than it gains.
 #pragma once
 
+#include <array>
+
 #include "dedup.hpp"
+#include "entry.hpp"
 
 namespace headrace {
 
@@ -27,25 +33,33 @@ struct GroupOut {
     std::uint8_t* is_new = nullptr;
 };
 
-// One unique key on its way to its shard.
-struct Item {
-    std::uint64_t hash, id;
-    std::uint32_t position;  // in its group's unique rows
-    std::uint16_t table;
-    std::uint8_t missing;
-};
-
 class Batch {
+    // One table that occurs in the batch.
+    struct Job {
+        std::uint32_t table, first, last;  // its columns, chained by Column::next
+        bool wide;                         // has a column of 64-bit ids
+        std::size_t size;                  // ids in its columns
+        std::uint32_t unique = 0, missing_at = kNone;
+        std::uint32_t offset = 0;  // of its unique rows in its group's
+        std::size_t start = 0;     // of its keys in hashes_ and dealt_
+        std::array<std::uint32_t, kMaxShards + 1> begins{};
+
+        // Where the keys of a lane begin among the table's.
+        std::uint32_t lane_begin(std::size_t lane) const { return begins[lane]; }
+    };
+
   public:
-    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_shards,
+    // `num_shards`, a power of two, are dealt out to `num_lanes` of them; no lanes: unique rows only.
+    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_shards, std::size_t num_lanes,
           std::uint64_t multiplier)
         : tables_(tables),
           multiplier_(multiplier),
+          num_lanes_(num_lanes),
           groups_(num_groups),
-          shard_start_(num_shards + 1),
           job_of_table_(tables.size(), kNone) {
         dedups_.resize(tables.size());
-        while ((num_shards << shard_shift_) < kMaxShards) ++shard_shift_;
+        while (num_shards > 0 && (num_shards << shard_shift_) < kMaxShards) ++shard_shift_;
+        while (num_lanes > 0 && (num_lanes << lane_shift_) < kMaxShards) ++lane_shift_;
     }
 
     // --- 1. columns, in the caller's order
@@ -62,7 +76,7 @@ class Batch {
         std::uint32_t& job = job_of_table_[table];
         if (job == kNone) {
             if (!dedups_[table]) dedups_[table] = std::make_unique<TableDedup>(multiplier_);
-            jobs_.push_back({table, index, index, 0, wide, size});
+            jobs_.push_back(Job{table, index, index, wide, size});
             job = static_cast<std::uint32_t>(jobs_.size() - 1);
         } else {
             columns_[jobs_[job].last].next = index;
@@ -79,41 +93,67 @@ class Batch {
     void deduplicate(ThreadPool& pool) {
         place_columns();
         pool.run(jobs_.size(), [this](std::size_t j) { deduplicate_table(jobs_[j]); });
+        std::size_t keys = 0;
         for (Job& job : jobs_) {
             GroupOut& group = groups_[tables_[job.table].group];
+            job.unique = static_cast<std::uint32_t>(dedups_[job.table]->size());
+            job.missing_at = dedups_[job.table]->missing_at();
             job.offset = static_cast<std::uint32_t>(group.unique);
-            group.unique += dedups_[job.table]->size();
+            job.start = keys;
+            group.unique += job.unique;
+            keys += job.unique;
         }
+        if (num_lanes_ > 0 && hashes_.size() < keys) hashes_.resize(keys);
+        if (num_lanes_ > 1 && dealt_.size() < keys) dealt_.resize(keys);
     }
 
-    // --- 3. with the other arrays set: unique rows out, query ids from table to group
+    // --- 3. with the other arrays set: unique rows out, query ids from table to group, keys hashed and dealt to lanes
 
     void write_unique(ThreadPool& pool) {
-        pool.run(columns_.size(), [this](std::size_t c) { rebase(columns_[c]); });
-        pool.run(jobs_.size(), [this](std::size_t j) { write_table(jobs_[j]); });
-    }
-
-    // --- 4. the unique keys, sorted by shard; within a shard in batch order (group, table, first appearance)
-
-    void sort_by_shard(ThreadPool& pool) {
         order_jobs_by_group();
-        const std::size_t num_shards = shard_start_.size() - 1;
-        cursors_.assign(jobs_.size() * num_shards, 0);
-        std::size_t start = 0;
-        for (std::size_t s = 0; s < num_shards; ++s) {
-            shard_start_[s] = start;
-            for (const std::uint32_t j : group_order_) {
-                cursors_[j * num_shards + s] = start;
-                start += dedups_[jobs_[j].table]->in_shard(s);
-            }
-        }
-        shard_start_[num_shards] = start;
-        if (items_.size() < start) items_.resize(start);
-        pool.run(jobs_.size(), [this, num_shards](std::size_t j) { scatter(jobs_[j], &cursors_[j * num_shards]); });
+        pool.run(jobs_.size(), [this](std::size_t j) {
+            rebase(jobs_[j]);
+            write_table(jobs_[j]);
+            if (num_lanes_ == 0) return;
+            hash_table(jobs_[j]);
+            if (num_lanes_ > 1) deal(jobs_[j]);
+        });
     }
 
-    const Item* shard_begin(std::size_t shard) const { return items_.data() + shard_start_[shard]; }
-    const Item* shard_end(std::size_t shard) const { return items_.data() + shard_start_[shard + 1]; }
+    // --- 4. the unique keys of a lane, in batch order (group, table, first appearance)
+
+    // Walks over them: while (cursor.next()) cursor.hash() ..
+    class Cursor {
+      public:
+        Cursor(const Batch& batch, std::size_t lane) : batch_(batch), lane_(lane) {}
+
+        bool next() {
+            while (++i_ >= end_) {
+                if (ordinal_ == batch_.group_order_.size()) return false;
+                job_ = &batch_.jobs_[batch_.group_order_[ordinal_++]];
+                i_ = job_->lane_begin(lane_) - 1;
+                end_ = job_->lane_begin(lane_ + 1);
+                const TableInfo& table = batch_.tables_[job_->table];
+                group_ = table.group;
+            }
+            position_ = batch_.num_lanes_ == 1 ? i_ : batch_.dealt_[job_->start + i_];
+            return true;
+        }
+
+        std::uint64_t hash() const { return batch_.hashes_[job_->start + position_]; }
+        std::uint64_t order() const { return ~permuted(hash(), batch_.multiplier_); }
+        std::uint64_t key() const { return key_bits(job_->table, position_ == job_->missing_at); }
+        std::uint32_t group() const { return group_; }
+        std::uint32_t row() const { return job_->offset + position_; }  // among the group's unique rows
+        std::size_t shard() const { return shard_bits(hash()) >> batch_.shard_shift_; }
+
+      private:
+        const Batch& batch_;
+        const std::size_t lane_;
+        const Job* job_ = nullptr;
+        std::size_t ordinal_ = 0;
+        std::uint32_t i_ = 0, end_ = 0, position_ = 0, group_ = 0;
+    };
 
     GroupOut& group(std::size_t g) { return groups_[g]; }
     const GroupOut* groups() const { return groups_.data(); }
@@ -123,20 +163,12 @@ class Batch {
     double busy_ms = 0;  // time spent on this batch so far
 
     std::size_t nbytes() const {
-        std::size_t bytes = items_.capacity() * sizeof(Item) + cursors_.capacity() * 8;
+        std::size_t bytes = hashes_.capacity() * 8 + dealt_.capacity() * 4;
         for (const auto& dedup : dedups_) bytes += dedup ? dedup->nbytes() : 0;
         return bytes;
     }
 
   private:
-    // One table that occurs in the batch.
-    struct Job {
-        std::uint32_t table, first, last;  // its columns, chained by Column::next
-        std::uint32_t offset;              // of its unique rows in its group's
-        bool wide;                         // has a column of 64-bit ids
-        std::size_t size;                  // ids in its columns
-    };
-
     void place_columns() {
         group_cursor_.assign(groups_.size(), 0);
         for (Column& column : columns_) {
@@ -148,7 +180,7 @@ class Batch {
 
     void deduplicate_table(const Job& job) {
         TableDedup& dedup = *dedups_[job.table];
-        dedup.begin(tables_[job.table], job.wide, job.size);
+        dedup.begin(job.wide, job.size);
         for (std::uint32_t c = job.first; c != kNone; c = columns_[c].next) {
             const Column& column = columns_[c];
             if (column.wide) {
@@ -157,22 +189,51 @@ class Batch {
                 dedup.add(static_cast<const std::uint32_t*>(column.values), column.missing, column.size, column.query);
             }
         }
-        dedup.finish(shard_shift_);
     }
 
-    void rebase(const Column& column) {
-        const std::uint32_t offset = jobs_[column.job].offset;
-        if (offset == 0) return;
-        for (std::size_t i = 0; i < column.size; ++i) column.query[i] += offset;
+    void rebase(const Job& job) {
+        if (job.offset == 0) return;
+        for (std::uint32_t c = job.first; c != kNone; c = columns_[c].next) {
+            const Column& column = columns_[c];
+            for (std::size_t i = 0; i < column.size; ++i) column.query[i] += job.offset;
+        }
     }
 
     void write_table(const Job& job) {
-        const TableDedup& dedup = *dedups_[job.table];
+        const std::vector<std::uint64_t>& ids = dedups_[job.table]->ids();
         const GroupOut& out = groups_[tables_[job.table].group];
-        for (std::size_t i = 0; i < dedup.size(); ++i) {
-            out.ids[job.offset + i] = dedup.id(i);
-            out.missing[job.offset + i] = i == dedup.missing_at();
+        std::copy(ids.begin(), ids.end(), out.ids + job.offset);
+        std::fill_n(out.missing + job.offset, job.unique, std::uint8_t{0});
+        if (job.missing_at != kNone) out.missing[job.offset + job.missing_at] = 1;
+        if (num_lanes_ > 0) return;  // the lanes will say
+        std::fill_n(out.locations + job.offset, job.unique, kAbsent);
+        std::fill_n(out.is_new + job.offset, job.unique, std::uint8_t{0});
+    }
+
+    void hash_table(Job& job) {
+        const TableInfo& table = tables_[job.table];
+        const std::vector<std::uint64_t>& ids = dedups_[job.table]->ids();
+        std::uint64_t* const hashes = hashes_.data() + job.start;
+        for (std::uint32_t i = 0; i < job.unique; ++i) hashes[i] = mix64_seeded(table.seed, ids[i]);
+        if (job.missing_at != kNone) hashes[job.missing_at] = table.missing_hash;
+        job.begins[0] = 0;
+        job.begins[1] = job.unique;
+    }
+
+    // Positions of the table's keys, lane by lane, in order.
+    void deal(Job& job) {
+        const std::uint64_t* const hashes = hashes_.data() + job.start;
+        std::uint32_t* const dealt = dealt_.data() + job.start;
+        std::array<std::uint32_t, kMaxShards> next{};
+        for (std::uint32_t i = 0; i < job.unique; ++i) ++next[shard_bits(hashes[i]) >> lane_shift_];
+        std::uint32_t begin = 0;
+        for (std::size_t lane = 0; lane < num_lanes_; ++lane) {
+            job.begins[lane] = begin;
+            begin += next[lane];
+            next[lane] = job.begins[lane];
         }
+        job.begins[num_lanes_] = begin;
+        for (std::uint32_t i = 0; i < job.unique; ++i) dealt[next[shard_bits(hashes[i]) >> lane_shift_]++] = i;
     }
 
     void order_jobs_by_group() {
@@ -185,24 +246,18 @@ class Batch {
         }
     }
 
-    void scatter(const Job& job, std::size_t* cursors) {
-        const TableDedup& dedup = *dedups_[job.table];
-        for (std::uint32_t i = 0; i < dedup.size(); ++i) {
-            items_[cursors[dedup.shard(i)]++] = {dedup.hash(i), dedup.id(i), job.offset + i,
-                                                 static_cast<std::uint16_t>(job.table), i == dedup.missing_at()};
-        }
-    }
-
     const std::vector<TableInfo>& tables_;
     const std::uint64_t multiplier_;
+    const std::size_t num_lanes_;
     std::vector<GroupOut> groups_;
     std::vector<Column> columns_;
     std::vector<Job> jobs_;
     std::vector<std::unique_ptr<TableDedup>> dedups_;  // by table ordinal, made on first use
-    std::vector<Item> items_;
-    std::vector<std::size_t> shard_start_, cursors_, group_cursor_;
+    std::vector<std::uint64_t> hashes_;                // of the unique keys, table after table
+    std::vector<std::uint32_t> dealt_;
+    std::vector<std::size_t> group_cursor_;
     std::vector<std::uint32_t> job_of_table_, group_order_;
-    int shard_shift_ = 0;
+    int shard_shift_ = 0, lane_shift_ = 0;
 };
 
 }  // namespace headrace

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from headrace.indexer.arrow_arrays import holds_integers, integers
 from headrace.indexer.checks import check_integer
 from headrace.indexer.indexed import U32, U64, IdColumn, IndexTable
 
@@ -49,10 +51,12 @@ def count_groups(tables: Sequence[IndexTable]) -> int:
 
 
 def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> list[CheckedColumn]:
-    """Columns ready for a kernel; copies only what is strided, unaligned or byte-swapped.
+    """Columns ready for a kernel: 32-bit values as they are, all others as 64-bit words; nulls joined to the mask.
 
-    TypeError for ids that are not uint32, uint64 or int64 (viewed as uint64), or a mask that is not bool; ValueError
-    for a wrong shape, an unknown table, or more than `NNZ_LIMIT` ids in a group. Each names the column's position.
+    uint32, uint64 and int64 values are copied only if they are strided, unaligned, byte-swapped, or in several chunks;
+    those of dictionaries and of other widths always. TypeError for values that are not integers, or a mask that is not
+    bool; ValueError for a wrong shape, an unknown table, an index outside its dictionary, or more than `NNZ_LIMIT` ids
+    in a group. Each names the column's position.
     """
     nnz = [0] * count_groups(tables)
     for position, column in enumerate(columns):
@@ -64,36 +68,69 @@ def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> 
                 f"group {group} has {nnz[group]} ids up to column {position}; a batch holds at most {NNZ_LIMIT} a "
                 f"group: make the batch smaller"
             )
-    return [_checked(column) for column in columns]
+    return [_checked(position, column) for position, column in enumerate(columns)]
 
 
 def _check_shape(position: int, column: IdColumn, num_tables: int) -> None:
     check_integer(f"table of column {position}", column.table, 0, num_tables - 1)
     values, missing = column.values, column.missing
-    if not isinstance(values, np.ndarray) or (values.dtype.kind, values.dtype.itemsize) not in _ID_KINDS:
-        what = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise TypeError(
-            f"ids of column {position} (table {column.table}) are {what}; they must be a uint32 or uint64 array "
-            f"(a float cannot hold every id)"
-        )
-    if values.ndim != 1:
+    if problem := _not_integers(values):
+        raise TypeError(f"ids of column {position} (table {column.table}) are {problem}")
+    if isinstance(values, np.ndarray) and values.ndim != 1:
         raise ValueError(f"ids of column {position} have shape {values.shape}; they must be one-dimensional")
     if missing is None:
         return
     if not isinstance(missing, np.ndarray) or missing.dtype != np.bool_:
         raise TypeError(f"mask of missing values of column {position} must be a bool array")
-    if missing.shape != values.shape:
-        raise ValueError(f"column {position} has ids of shape {values.shape} and a mask of shape {missing.shape}")
+    if missing.shape != (len(values),):
+        raise ValueError(f"column {position} has ids of shape {(len(values),)} and a mask of shape {missing.shape}")
 
 
-_ID_KINDS = {("u", 4), ("u", 8), ("i", 8)}
+_FLOATS = "a float holds no integer above 2^53 exactly: read the column as integers, with nulls or a mask of missing"
+_REMEDIES = {
+    "f": _FLOATS,
+    "b": "give .astype(np.uint32) if they are meant as ids",
+    "O": "make an integer array of them, np.array(ids, np.uint64), and a mask of what is missing",
+}
+_TEXT = "hash or number the values first, into uint64"
 
 
-def _checked(column: IdColumn) -> CheckedColumn:
-    values = np.require(column.values, column.values.dtype.newbyteorder("="), ["C", "A"])
-    if values.dtype.kind == "i":
-        values = values.view(np.uint64)
-    missing = None
-    if column.missing is not None:
-        missing = np.require(column.missing, np.bool_, ["C", "A"]).view(np.uint8)
-    return CheckedColumn(int(column.table), values, missing)
+def _not_integers(values: object) -> str:
+    """What `values` are and what to do about it; "" for integers."""
+    if isinstance(values, np.ma.MaskedArray):
+        return "a masked array; give its .data, and its mask as `missing`"
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in "ui":
+            return ""
+        return f"{values.dtype}; they must be integers: {_REMEDIES.get(values.dtype.kind, _TEXT)}"
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return f"{type(values).__name__}; they must be a NumPy or Arrow array of integers"
+    if holds_integers(values.type):
+        return ""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    remedy = _TEXT
+    if pa.types.is_floating(kind):
+        remedy = _FLOATS
+    elif pa.types.is_decimal(kind) or pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        remedy = "give .cast(pa.int64()) of them"
+    return f"{values.type}; they must be integers: {remedy}"
+
+
+_WORDS = {("u", 4), ("u", 8), ("i", 8)}
+
+
+def _checked(position: int, column: IdColumn) -> CheckedColumn:
+    values, missing = column.values, column.missing
+    if not isinstance(values, np.ndarray):
+        try:
+            values, nulls = integers(values)
+        except ValueError as error:
+            raise ValueError(f"ids of column {position} (table {column.table}): {error}") from None
+        if nulls is not None:
+            missing = nulls if missing is None else missing | nulls
+    if (values.dtype.kind, values.dtype.itemsize) not in _WORDS:
+        values = values.astype(np.int64 if values.dtype.kind == "i" else np.uint32)
+    values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
+    words = cast("U32 | U64", values.view(np.uint64) if values.dtype.kind == "i" else values)
+    flags = None if missing is None else np.require(missing, np.bool_, ["C", "A"]).view(np.uint8)
+    return CheckedColumn(int(column.table), words, flags)

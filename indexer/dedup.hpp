@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,7 +35,8 @@ struct ScratchSlot {
 
 // Open addressing at a load of at most 1/2. Memory is kept between batches, but only the part that a batch needs is
 // cleared and used: one giant batch does not slow the later ones down. Which unique row is where follows from the order
-// of the ids alone, so a private multiplier may spread them here; the full hash is computed once for each unique id.
+// of the ids alone, so a private multiplier may spread them here; the full hash is computed later, once for each unique
+// id.
 template <class Id>
 class ScratchTable {
   public:
@@ -76,7 +76,7 @@ class ScratchTable {
   private:
     static constexpr int kFirstBits = 6;
 
-    std::size_t home(Id id) const { return static_cast<std::size_t>(permuted(id, multiplier_) >> shift_); }
+    std::size_t home(Id id) const { return static_cast<std::size_t>(scattered(id, multiplier_) >> shift_); }
 
     void resize(int bits) {
         mask_ = (std::size_t{1} << bits) - 1;
@@ -96,8 +96,7 @@ class TableDedup {
     explicit TableDedup(std::uint64_t multiplier) : narrow_slots_(multiplier), wide_slots_(multiplier) {}
 
     // `wide`: a column of the batch has 64-bit ids; `ids` are all that will be added.
-    void begin(const TableInfo& table, bool wide, std::size_t ids) {
-        table_ = &table;
+    void begin(bool wide, std::size_t ids) {
         wide_ = wide;
         const std::size_t expected = std::min(ids, ids_.size() + ids_.size() / 8);  // as many as in the last batch
         if (wide) {
@@ -118,26 +117,10 @@ class TableDedup {
         }
     }
 
-    // After the last `add`: hashes of the unique ids, and how many fall to each shard.
-    void finish(int shard_shift) {
-        shard_shift_ = shard_shift;
-        hashes_.resize(ids_.size());
-        const std::uint64_t seed = table_->seed;
-        for (std::size_t i = 0; i < ids_.size(); ++i) hashes_[i] = mix64_seeded(seed, ids_[i]);
-        if (missing_at_ != kNone) hashes_[missing_at_] = table_->missing_hash;
-        per_shard_.fill(0);
-        for (const std::uint64_t hash : hashes_) ++per_shard_[shard_bits(hash) >> shard_shift];
-    }
-
     std::size_t size() const { return ids_.size(); }
-    std::uint64_t id(std::size_t i) const { return ids_[i]; }
-    std::uint64_t hash(std::size_t i) const { return hashes_[i]; }
-    std::uint32_t missing_at() const { return missing_at_; }
-    std::uint32_t in_shard(std::size_t shard) const { return per_shard_[shard]; }
-    std::uint32_t shard(std::size_t i) const { return shard_bits(hashes_[i]) >> shard_shift_; }
-    std::size_t nbytes() const {
-        return narrow_slots_.nbytes() + wide_slots_.nbytes() + (ids_.capacity() + hashes_.capacity()) * 8;
-    }
+    const std::vector<std::uint64_t>& ids() const { return ids_; }
+    std::uint32_t missing_at() const { return missing_at_; }  // or kNone
+    std::size_t nbytes() const { return narrow_slots_.nbytes() + wide_slots_.nbytes() + ids_.capacity() * 8; }
 
   private:
     template <class SlotId, class Id>
@@ -172,13 +155,10 @@ class TableDedup {
         return missing_at_;
     }
 
-    const TableInfo* table_ = nullptr;
     bool wide_ = false;
-    int shard_shift_ = 0;
     ScratchTable<std::uint32_t> narrow_slots_;
     ScratchTable<std::uint64_t> wide_slots_;
-    std::vector<std::uint64_t> ids_, hashes_;
-    std::array<std::uint32_t, kMaxShards> per_shard_{};
+    std::vector<std::uint64_t> ids_;
     std::uint32_t missing_at_ = kNone;
 };
 

@@ -12,7 +12,7 @@ namespace headrace {
 
 struct Stats {
     std::uint64_t rows = 0, provisional = 0, capacity = 0, nbytes = 0, scratch_nbytes = 0;
-    std::uint64_t keys = 0, probe_steps = 0, longest_probe = 0, growths = 0, fullest_shard = 0;
+    std::uint64_t keys = 0, probe_lines = 0, longest_probe = 0, growths = 0, fullest_shard = 0;
     double longest_call_ms = 0, lock_wait_ms = 0;
 };
 
@@ -30,7 +30,7 @@ class Dit {
         : engine_(std::move(tables), num_groups, num_shards, num_threads, multiplier),
           rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits) {
         for (std::uint32_t s = 0; s < num_shards; ++s) {
-            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups, multiplier));
+            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups, arena_));
         }
     }
 
@@ -41,24 +41,18 @@ class Dit {
     // Ticket of the batch, whose outputs are set. On bad_alloc or overflow_error the batch has left no trace.
     std::int64_t insert(Batch& batch) {
         const auto open = engine_.enter();
-        const auto sort_begin = Clock::now();
-        batch.sort_by_shard(engine_.pool());
-        batch.busy_ms += ms_since(sort_begin);
         const std::lock_guard<std::mutex> order(order_mutex_);
         const auto begin = Clock::now();
         const std::int64_t ticket = next_ticket_;
         reserve_ticket();
+        std::atomic<std::size_t> new_rows{0};
         try {
-            engine_.pool().run(shards_.size(), [&](std::size_t s) {
-                if (batch.shard_begin(s) == batch.shard_end(s)) return;
-                const auto lock = this->lock(s);
-                shards_[s]->shard.insert(batch.shard_begin(s), batch.shard_end(s), engine_.tables(), batch.groups(),
-                                         ticket, rank_bits_);
-            });
+            engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) { new_rows += insert(batch, lane, ticket); });
         } catch (...) {
             undo_shards(ticket - 1);
             throw;
         }
+        grow_crowded(new_rows);
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         pending_.push_back(ticket);
         ++next_ticket_;
@@ -68,12 +62,15 @@ class Dit {
 
     void lookup(Batch& batch) {
         const auto open = engine_.enter();
-        batch.sort_by_shard(engine_.pool());
-        engine_.pool().run(shards_.size(), [&](std::size_t s) {
-            if (batch.shard_begin(s) == batch.shard_end(s)) return;
-            const auto lock = this->lock(s);
-            shards_[s]->shard.lookup(batch.shard_begin(s), batch.shard_end(s), engine_.tables(), batch.groups(),
-                                     rank_bits_);
+        engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
+            const LaneLock lock(*this, lane);
+            ProbeCounts counts;
+            each_key(batch, lane, [&](const Batch::Cursor& key) {
+                const GroupOut& out = batch.group(key.group());
+                const std::uint64_t at = shard(key).find_committed({key.order(), key.key()}, counts);
+                out.locations[key.row()] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row()] = 0;
+            });
         });
     }
 
@@ -124,7 +121,7 @@ class Dit {
 
     std::uint64_t nbytes() {
         const auto open = engine_.enter();
-        return sum([](const Shard& shard) { return shard.nbytes(); });
+        return arena_.nbytes() + sum([](const Shard& shard) { return shard.nbytes(); });
     }
 
     // -1 if no row of the chunk is in use.
@@ -132,28 +129,30 @@ class Dit {
         const auto open = engine_.enter();
         const std::size_t s = chunk % shards_.size(), k = chunk / shards_.size();
         const auto lock = this->lock(s);
-        const std::vector<Chunk>& chunks = shards_[s]->shard.chunks();
+        const Chunks& chunks = shards_[s]->shard.chunks();
         return k < chunks.size() ? static_cast<std::int64_t>(chunks[k].group) : -1;
     }
 
     Stats stats() {
         const auto open = engine_.enter();
         Stats out;
+        ProbeCounts probes;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
             const Shard& shard = shards_[s]->shard;
-            const ProbeCounts& probes = shard.probes();
+            probes.add(shards_[s]->probes);
             out.rows += shard.rows() - shard.provisional();
             out.provisional += shard.provisional();
             out.capacity += shard.capacity();
             out.nbytes += shard.nbytes();
-            out.keys += probes.keys;
-            out.probe_steps += probes.steps;
-            out.longest_probe = std::max(out.longest_probe, probes.longest);
-            out.growths += probes.growths;
+            out.growths += shard.growths();
             out.fullest_shard = std::max<std::uint64_t>(out.fullest_shard, shard.rows());
             out.lock_wait_ms += shards_[s]->wait_ms;
         }
+        out.nbytes += arena_.nbytes();
+        out.keys = probes.keys;
+        out.probe_lines = probes.lines;
+        out.longest_probe = probes.longest;
         out.scratch_nbytes = engine_.scratch_nbytes();
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         out.longest_call_ms = longest_call_ms_;
@@ -179,13 +178,14 @@ class Dit {
         CutShape shape;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
+            const Chunks& chunks = shards_[s]->shard.chunks();
             std::int64_t count = 0;
-            for (const Chunk& chunk : shards_[s]->shard.chunks()) {
+            for (; static_cast<std::size_t>(count) < chunks.size(); ++count) {
+                const Chunk& chunk = chunks[static_cast<std::size_t>(count)];
                 if (chunk.committed == 0) break;  // later chunks hold later rows
                 shape.chunk_groups.push_back(chunk.group);
                 shape.chunk_rows.push_back(chunk.committed);
                 shape.rows += chunk.committed;
-                ++count;
             }
             shape.chunk_counts.push_back(count);
         }
@@ -196,14 +196,19 @@ class Dit {
     void cut_rows(const Cut&, const CutShape& shape, std::uint32_t* uids, std::uint8_t* missing, std::uint64_t* ids,
                   std::uint64_t* locations) {
         const std::vector<std::vector<std::uint64_t>> starts = chunk_starts(shape);
+        const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
         engine_.pool().run(shards_.size(), [&](std::size_t s) {
             const auto lock = this->lock(s);
-            shards_[s]->shard.each_committed([&](std::size_t k, const Entry& entry) {
-                const std::uint64_t row = starts[s][k] + entry.offset();
-                uids[row] = engine_.tables()[entry.table()].uid;
+            const Chunks& chunks = shards_[s]->shard.chunks();
+            shards_[s]->shard.entries().each([&](const Entry& entry) {
+                if (!chunks.committed(entry.place())) return;
+                const std::uint64_t row = starts[s][chunks.k_of(entry.place())] + place_offset(entry.place());
+                const TableInfo& table = engine_.tables()[entry.table()];
+                uids[row] = table.uid;
                 missing[row] = entry.missing();
-                ids[row] = entry.id;
-                locations[row] = rank_bits_ | (entry.word & kPlaceMask);
+                ids[row] =
+                    entry.missing() ? 0 : unmix64_seeded(table.seed, unpermuted(~entry.order, inverse_multiplier));
+                locations[row] = rank_bits_ | entry.place();
             });
         });
     }
@@ -220,13 +225,13 @@ class Dit {
         std::vector<std::unique_ptr<LockedShard>> fresh;
         std::size_t c = 0;
         for (std::uint32_t s = 0; s < num_shards; ++s) {
-            fresh.push_back(std::make_unique<LockedShard>(s, num_shards, engine_.num_groups(), engine_.multiplier()));
+            fresh.push_back(std::make_unique<LockedShard>(s, num_shards, engine_.num_groups(), arena_));
             std::size_t rows = 0;
             for (std::int64_t left = shape.chunk_counts[s]; left > 0; --left, ++c) {
-                fresh[s]->shard.take_chunk(shape.chunk_groups[c], shape.chunk_rows[c]);
+                fresh[s]->shard.restore_chunk(shape.chunk_groups[c], shape.chunk_rows[c]);
                 rows += shape.chunk_rows[c];
             }
-            fresh[s]->shard.reserve(rows, engine_.tables());
+            fresh[s]->shard.reserve(rows);
         }
         const int shift = shard_shift();
         for (std::uint64_t row = 0; row < shape.rows; ++row) {
@@ -238,7 +243,8 @@ class Dit {
                 throw std::invalid_argument("snapshot row " + std::to_string(row) + " lies in shard " +
                                             std::to_string(s) + ", where its key does not belong");
             }
-            if (!fresh[s]->shard.put(hash, ids[row], key_bits(tables[row], missing[row]) | place)) {
+            const Probe key{~permuted(hash, engine_.multiplier()), key_bits(tables[row], missing[row])};
+            if (!fresh[s]->shard.put(key, place)) {
                 throw std::invalid_argument("snapshot row " + std::to_string(row) + " repeats the key of another row");
             }
         }
@@ -252,12 +258,101 @@ class Dit {
 
   private:
     struct LockedShard {
-        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, std::uint64_t multiplier)
-            : shard(number, num_shards, num_groups, multiplier) {}
+        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, PageArena& arena)
+            : shard(number, num_shards, num_groups, arena) {}
         std::mutex mutex;
         Shard shard;
+        ProbeCounts probes;
         double wait_ms = 0;
     };
+
+    // The shards of a lane, locked one after the other in rising order, as everybody does who locks more than one.
+    class LaneLock {
+      public:
+        LaneLock(Dit& dit, std::size_t lane)
+            : dit_(dit), first_(lane * dit.per_lane()), last_(first_ + dit.per_lane()) {
+            for (std::size_t s = first_; s < last_; ++s) dit_.lock(s).release();
+        }
+        LaneLock(const LaneLock&) = delete;
+        LaneLock& operator=(const LaneLock&) = delete;
+        ~LaneLock() {
+            for (std::size_t s = first_; s < last_; ++s) dit_.shards_[s]->mutex.unlock();
+        }
+
+      private:
+        Dit& dit_;
+        const std::size_t first_, last_;
+    };
+
+    static constexpr int kAhead = 16;  // keys whose line is being fetched while one is compared
+    static constexpr int kNext = 8;    // keys whose next line is, where the run goes on
+
+    std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
+    Shard& shard(const Batch::Cursor& key) { return shards_[key.shard()]->shard; }
+
+    template <class OnKey>
+    void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
+        Batch::Cursor first(batch, lane), next(batch, lane), key(batch, lane);
+        for (int i = 0; i < kAhead; ++i) fetch_line(first);
+        for (int i = 0; i < kNext; ++i) fetch_next_line(next);
+        while (key.next()) {
+            fetch_line(first);
+            fetch_next_line(next);
+            on_key(key);
+        }
+    }
+
+    void fetch_line(Batch::Cursor& key) {
+        if (key.next()) shard(key).prefetch(key.order());
+    }
+
+    void fetch_next_line(Batch::Cursor& key) {
+        if (key.next()) shard(key).prefetch_next(key.order());
+    }
+
+    // Rows that are new.
+    std::size_t insert(Batch& batch, std::size_t lane, std::int64_t ticket) {
+        const LaneLock lock(*this, lane);
+        ProbeCounts counts;
+        std::size_t new_rows = 0;
+        each_key(batch, lane, [&](const Batch::Cursor& key) {
+            const GroupOut& out = batch.group(key.group());
+            bool is_new;
+            const std::uint64_t at =
+                shard(key).find_or_add({key.order(), key.key()}, key.group(), ticket, counts, is_new);
+            out.locations[key.row()] = rank_bits_ | at;
+            out.is_new[key.row()] = is_new;
+            new_rows += is_new;
+        });
+        shards_[lane * per_lane()]->probes.add(counts);
+        return new_rows;
+    }
+
+    // Shards grow between batches, the fullest first, so that hardly one must in the middle: one a batch, or as many as
+    // the batch's new rows have earned. Which ones follows from the rows alone.
+    void grow_crowded(std::size_t new_rows) {
+        std::size_t moved = 0;
+        while (moved == 0 || moved < 4 * new_rows) {
+            std::size_t fullest = shards_.size();
+            double most = 0;
+            for (std::size_t s = 0; s < shards_.size(); ++s) {
+                const Shard& shard = shards_[s]->shard;  // only who holds the order changes what is read here
+                const double load = static_cast<double>(shard.rows()) / static_cast<double>(shard.capacity());
+                if (shard.crowded() && load > most) {
+                    most = load;
+                    fullest = s;
+                }
+            }
+            if (fullest == shards_.size()) return;
+            const auto lock = this->lock(fullest);
+            try {
+                shards_[fullest]->shard.grow();
+            } catch (const std::bad_alloc&) {
+                return;  // there is time: a shard that has no room left says so itself
+            }
+            moved += shards_[fullest]->shard.rows();
+        }
+    }
 
     std::unique_lock<std::mutex> lock(std::size_t s) {
         LockedShard& shard = *shards_[s];
@@ -283,7 +378,7 @@ class Dit {
     void undo_shards(std::int64_t ticket) {
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
-            shards_[s]->shard.undo_after(ticket, engine_.tables());
+            shards_[s]->shard.undo_after(ticket);
         }
     }
 
@@ -336,6 +431,7 @@ class Dit {
 
     Engine engine_;
     const std::uint64_t rank_bits_;
+    PageArena arena_;
     std::vector<std::unique_ptr<LockedShard>> shards_;
     std::mutex order_mutex_, cut_mutex_, ticket_mutex_;
     std::vector<std::int64_t> pending_;  // uncommitted tickets, rising

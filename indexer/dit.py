@@ -162,7 +162,7 @@ class DIT:
             capacity=raw["capacity"],
             nbytes=raw["nbytes"],
             scratch_nbytes=raw["scratch_nbytes"],
-            mean_probe_length=raw["probe_steps"] / keys if keys else 0.0,
+            mean_probe_length=raw["probe_lines"] / keys if keys else 0.0,
             max_probe_length=raw["longest_probe"],
             growths=raw["growths"],
             longest_call_ms=raw["longest_call_ms"],

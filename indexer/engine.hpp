@@ -1,6 +1,7 @@
 // What deduplication needs between batches: tables, threads, reusable scratch, and whether it is still open.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <shared_mutex>
@@ -19,12 +20,13 @@ inline double ms_since(Clock::time_point begin) {
 
 class Engine {
   public:
-    // `multiplier`: odd, private to this instance; see hashing.hpp.
+    // `num_shards` 0: deduplication only. `multiplier`: odd, private to this instance; see hashing.hpp.
     Engine(std::vector<TableInfo> tables, std::size_t num_groups, std::size_t num_shards, unsigned num_threads,
            std::uint64_t multiplier)
         : tables_(std::move(tables)),
           num_groups_(num_groups),
           num_shards_(num_shards),
+          num_lanes_(lanes(num_shards, num_threads)),
           multiplier_(multiplier),
           pool_(num_threads) {}
 
@@ -34,7 +36,7 @@ class Engine {
         if (free_.empty()) {
             all_.reserve(all_.size() + 1);
             free_.reserve(all_.size() + 1);
-            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_shards_, multiplier_));
+            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_shards_, num_lanes_, multiplier_));
             free_.push_back(all_.back().get());
         }
         Batch* batch = free_.back();
@@ -91,6 +93,7 @@ class Engine {
     const std::vector<TableInfo>& tables() const { return tables_; }
     std::size_t num_groups() const { return num_groups_; }
     std::size_t num_shards() const { return num_shards_; }
+    std::size_t num_lanes() const { return num_lanes_; }
     std::uint64_t multiplier() const { return multiplier_; }
     ThreadPool& pool() { return pool_; }
 
@@ -103,8 +106,15 @@ class Engine {
     }
 
   private:
+    // One for one thread; else a few for each, so that a thread that comes late finds less to do.
+    static std::size_t lanes(std::size_t num_shards, unsigned num_threads) {
+        std::size_t count = 1;
+        while (num_threads > 1 && count < 4 * std::size_t{num_threads}) count *= 2;
+        return std::min(count, num_shards);
+    }
+
     const std::vector<TableInfo> tables_;
-    const std::size_t num_groups_, num_shards_;
+    const std::size_t num_groups_, num_shards_, num_lanes_;
     const std::uint64_t multiplier_;
     ThreadPool pool_;
     std::shared_mutex life_;

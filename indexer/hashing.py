@@ -63,10 +63,18 @@ def private_multiplier(given: int | None = None) -> int:
     return multiplier
 
 
-def permuted(numbers: U64, multiplier: int) -> U64:
-    """Hashes or ids as one index sees them: the halves of the 128-bit product, folded, times the multiplier again."""
+def scattered(numbers: U64, multiplier: int) -> U64:
+    """Where a scratch table looks for ids: the halves of the 128-bit product, folded, times the multiplier again."""
     products = (number * multiplier for number in numbers.tolist())
     return np.array([((p & _WORD) ^ (p >> 64)) * multiplier & _WORD for p in products], np.uint64)
+
+
+def permuted(numbers: U64, multiplier: int) -> U64:
+    """Hashes as one index sees them, a bijection: multiplied three times, the upper half folded into the lower between."""
+    factor, half = np.uint64(multiplier), np.uint64(32)
+    once = numbers * factor
+    twice = (once ^ (once >> half)) * factor
+    return (twice ^ (twice >> half)) * factor
 
 
 def probe_home(positions: U64, capacity: int) -> I64:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.indexer.checks import check_integer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OFFSET_BITS = 14
 PLACE_BITS = 46
@@ -28,6 +32,7 @@ U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+Ids: TypeAlias = "npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray"
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,19 @@ class IndexTable:
 class IdColumn:
     """Ids of one feature of one batch, in row order.
 
-    `table` is the ordinal of the feature's table in the index. `values` is C-contiguous uint32 or uint64 [nnz] (int64
-    ids are viewed as uint64). `missing` is bool [nnz] or None; the value under a missing entry is ignored.
+    `table` is the ordinal of the feature's table in the index. `missing` is bool [nnz] or None; the value under a
+    missing entry is ignored. `values` [nnz] are integers:
+
+    - a NumPy array of any integer type. uint32, uint64 and int64 are read where they are, read-only ones too, and
+      copied only if they are strided. The key is the value as a 64-bit word: unsigned types are extended by zeros,
+      signed ones by their sign. So -1 is one key, whether it came as int8, int32 or int64, and so is 5 as uint32 and
+      as int64; but 2^32 - 1 (uint32) is another key than -1 (int32);
+    - an Arrow array (plain or chunked, sliced or not) of any integer type, read where it is on the same terms; or of
+      integers by a dictionary. Nulls, a dictionary's among them, are missing, beside what `missing` names.
     """
 
     table: int
-    values: U32 | U64
+    values: Ids
     missing: Bool | None = None
 
 

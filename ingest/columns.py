@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays, without passing nullable integers through floats (ids above 2^53 would merge)."""
+"""Columns of decoded rows as the arrays of a batch: dense values, labels, ids under their missing policy."""
 
 from __future__ import annotations
 
@@ -11,33 +11,10 @@ import pyarrow as pa
 
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Dense, Schema, Sparse
+from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.indexed import IdColumn
 
-Bool = npt.NDArray[np.bool_]
 F32 = npt.NDArray[np.float32]
-
-
-def null_mask(array: pa.Array) -> Bool | None:
-    """bool [n], True where the array is null; None when nothing is."""
-    if array.null_count == 0:
-        return None
-    valid = np.frombuffer(array.buffers()[0], np.uint8)
-    bits = np.unpackbits(valid, count=array.offset + len(array), bitorder="little")
-    mask: Bool = bits[array.offset :] == 0
-    return mask
-
-
-def primitive_values(array: pa.Array) -> npt.NDArray[Any]:
-    """A read-only view of a fixed-width array's values; what stands under a null is arbitrary.
-
-    TypeError for what is not an array of integers or floats of whole bytes.
-    """
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-        raise TypeError(f"a column of {array.type}, where integers or floats are expected")
-    dtype = np.dtype(array.type.to_pandas_dtype())
-    if len(array) == 0:
-        return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype, count=array.offset + len(array))[array.offset :]
 
 
 def _column(block: RowBlock, name: str) -> pa.Array:

@@ -2,43 +2,127 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from headrace.formats.generate.features import FeatureStream
+from headrace.formats.criteo import criteo_schema
+from headrace.formats.criteo_lines import LineLayout, parse_lines
+from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.generate.criteo_text import format_criteo
+from headrace.formats.generate.features import FeatureBlock, FeatureStream
 from headrace.formats.generate.presets import load_preset
+from headrace.formats.rows import RowBlock
 from headrace.formats.schema import table_uid
-from headrace.indexer.bench import Batch, measure
+from headrace.indexer.arrow_arrays import null_mask, primitive_values
+from headrace.indexer.bench import measure
+from headrace.indexer.bench_contenders import Batch, Residents
+from headrace.indexer.bench_exchange import end_all
+from headrace.indexer.bench_ranks import ORDERS, measure_ranks
 from headrace.indexer.indexed import U32, IdColumn, IndexTable
 
 BLOCK_ROWS = 1 << 16
+
+DEFAULT_ROWS = 5_000_000
 
 
 def bench_index(
     preset: str,
     *,
-    rows: int,
+    data: str | None = None,
+    labels: bool = True,
+    rows: int | None,
     batch_size: int,
     threads: tuple[int, ...],
     samples: int,
     rounds: int,
     peers: bool,
     seed: int,
+    insert_share: float = 0.0,
 ) -> dict[str, Any]:
-    """Index a generated stream of `preset` into a table that holds its `rows` most popular ids."""
-    stream = FeatureStream(load_preset(preset, skew="default", max_cardinality=None), seed, BLOCK_ROWS, 0.0, 1 << 40)
-    names = list(stream.preset.sparse)
+    """Index a generated stream of `preset` into a table that holds its `rows` most popular ids (5 M, if None).
+
+    Or, with `data`, the first `samples` rows of Criteo text files, into a table that holds what a pass over them
+    brings, and as many other ids as make up `rows`.
+    """
+    if data is None:
+        stream = preset_stream(preset, seed)
+        names = list(stream.preset.sparse)
+        residents: Residents = popular_ids(stream, DEFAULT_ROWS if rows is None else rows)
+        batches = stream_batches(stream, samples, batch_size)
+    else:
+        names = [feature.name for feature in criteo_schema().sparse]
+        batches = data_batches(data, samples, batch_size, labels=labels)
+        residents = data_residents(batches, len(names), rows)
     tables = [IndexTable(uid=table_uid(name), group=0) for name in names]
-    report = measure(
-        tables,
-        popular_ids(stream, rows),
-        stream_batches(stream, samples, batch_size),
-        threads=threads,
-        rounds=rounds,
-        peers=peers,
-    )
-    return {"preset": preset, "batch_size": batch_size, **report}
+    report = measure(tables, residents, batches, threads=threads, rounds=rounds, peers=peers, insert_share=insert_share)
+    source = {"preset": preset} if data is None else {"data": data}
+    return {**source, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0)), **report}
+
+
+def bench_ranks(
+    comm: Any,
+    preset: str,
+    *,
+    rows: int | None,
+    batch_size: int,
+    num_threads: int,
+    samples: int,
+    rounds: int,
+    seed: int,
+    orders: Sequence[str] = tuple(ORDERS),
+    request_threads: int = 1,
+    parser: bool = False,
+    timeout_s: float = 60.0,
+) -> dict[str, Any] | None:
+    """The index over the ranks of `comm` (see `open_world`); the report on rank 0, None on the others.
+
+    `rows` are those of all ranks together, `samples` those of each, over its `request_threads` streams. All ranks draw
+    from one stream of `preset`, so that they share ids, but different blocks. An error on one rank ends them all.
+    """
+    try:
+        stream = preset_stream(preset, seed)
+        share = max(1, samples // request_threads)
+        blocks = -(-share // BLOCK_ROWS)
+        first = comm.Get_rank() * request_threads
+        report = measure_ranks(
+            [IndexTable(uid=table_uid(name), group=0) for name in stream.preset.sparse],
+            popular_ids(stream, DEFAULT_ROWS if rows is None else rows),
+            [
+                stream_batches(stream, share, batch_size, first_block=(first + s) * blocks)
+                for s in range(request_threads)
+            ],
+            comm=comm,
+            orders=orders,
+            rounds=rounds,
+            num_threads=num_threads,
+            timeout_s=timeout_s,
+            beside=text_decoder(seed) if parser else None,
+        )
+    except BaseException as error:
+        if comm.Get_size() > 1:
+            end_all(comm, error)
+        raise
+    head = {"preset": preset, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0))}
+    return {**head, **report} if comm.Get_rank() == 0 else None
+
+
+def text_decoder(seed: int, rows: int = 4096) -> Callable[[], int]:
+    """Decodes the same `rows` generated lines of Criteo text at each call, and gives their number."""
+    part = preset_stream("criteo-kaggle", seed).block(0).slice(0, rows)
+    text = format_criteo(None, part.dense, part.dense_valid, part.ids, part.ids_valid)
+    layout = LineLayout.from_schema(criteo_schema(labels=False))
+
+    def decode() -> int:
+        return parse_lines(text, layout, lines=rows).rows
+
+    return decode
+
+
+def preset_stream(preset: str, seed: int) -> FeatureStream:
+    return FeatureStream(load_preset(preset, skew="default", max_cardinality=None), seed, BLOCK_ROWS, 0.0, 1 << 40)
 
 
 def popular_ids(stream: FeatureStream, rows: int) -> list[U32]:
@@ -59,13 +143,60 @@ def popular_ids(stream: FeatureStream, rows: int) -> list[U32]:
     ]
 
 
-def stream_batches(stream: FeatureStream, samples: int, batch_size: int) -> list[Batch]:
-    """Batches of the first `samples` rows of a stream (whole batches)."""
+def data_residents(batches: Sequence[Batch], num_tables: int, rows: int | None) -> Residents:
+    """For each table the ids of `batches`, and others (above 32 bits, as many a table) that make up `rows`."""
+    met = []
+    for table in range(num_tables):
+        columns = [batch[table] for batch in batches]
+        ids = [np.asarray(c.values if c.missing is None else c.values[~c.missing]) for c in columns]
+        met.append(np.unique(np.concatenate([np.empty(0, np.uint32), *ids])))
+    others = -(-max(0, (rows or 0) - sum(map(len, met))) // num_tables)
+    if others == 0:
+        return met
+    return [np.concatenate([ids, np.arange(1 << 32, (1 << 32) + others, dtype=np.uint64)]) for ids in met]
+
+
+def stream_batches(stream: FeatureStream, samples: int, batch_size: int, *, first_block: int = 0) -> list[Batch]:
+    """Batches of the first `samples` rows of a stream from a block on (whole batches)."""
     batches: list[Batch] = []
     for number in range(-(-samples // BLOCK_ROWS)):
-        block = stream.block(number)
+        block = stream.block(first_block + number)
         for start in range(0, min(BLOCK_ROWS, samples - number * BLOCK_ROWS), batch_size):
-            part = block.slice(start, min(start + batch_size, block.rows))
-            masks = [None if valid.all() else ~valid for valid in part.ids_valid]
-            batches.append([IdColumn(c, part.ids[c], masks[c]) for c in range(len(part.ids))])
+            batches.append(_stream_batch(block.slice(start, min(start + batch_size, block.rows))))
     return batches
+
+
+def _stream_batch(part: FeatureBlock) -> Batch:
+    masks = [None if valid.all() else ~valid for valid in part.ids_valid]
+    return [IdColumn(c, part.ids[c], masks[c]) for c in range(len(part.ids))]
+
+
+def data_batches(data: str, samples: int, batch_size: int, *, labels: bool = True) -> list[Batch]:
+    """Batches of the first `samples` rows (or fewer, if there are no more) of Criteo text: a path, glob or folder."""
+    schema = criteo_schema(labels=labels)
+    names = [feature.name for feature in schema.sparse]
+    return [_data_batch(rows, names) for rows in _rebatched(CriteoFiles(data, schema), samples, batch_size)]
+
+
+def _rebatched(reader: CriteoFiles, samples: int, batch_size: int) -> Iterator[RowBlock]:
+    held: list[RowBlock] = []
+    have = 0
+    for text in reader.raw_blocks():
+        block = reader.settle(reader.decode(text))
+        start = 0
+        while start < block.num_rows and samples:
+            part = block.slice(start, min(block.num_rows - start, min(batch_size, samples) - have))
+            held.append(part)
+            start, have = start + part.num_rows, have + part.num_rows
+            if have == min(batch_size, samples):
+                yield RowBlock.concat(held)
+                samples, have, held = samples - have, 0, []
+        if not samples:
+            return
+    if held:
+        yield RowBlock.concat(held)
+
+
+def _data_batch(rows: RowBlock, names: Sequence[str]) -> Batch:
+    columns = [rows.data.column(name) for name in names]
+    return [IdColumn(c, primitive_values(column), null_mask(column)) for c, column in enumerate(columns)]

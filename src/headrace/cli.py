@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import resource
 import sys
-from collections.abc import Callable
 from typing import Any, get_args
 
 import click
 
 from headrace._version import __version__
+from headrace.cli_bench import bench
 from headrace.cli_convert import convert
 from headrace.cli_dataset import dataset_options, one_or_all
 from headrace.cli_lint import lint
@@ -117,59 +117,9 @@ def replay(
     write_report(stats, json_path)
 
 
-class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Numbers of threads, "1,2,4"."""
-
-    name = "n,n,.."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        numbers = click.IntRange(1, 256)
-        convert: Callable[..., int] = numbers.convert
-        return tuple(convert(part, param, ctx) for part in str(value).split(","))
-
-
-class _Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A whole number, also as 50e6."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number", param, ctx)
-        if not 1 <= number <= 2**40 or number != int(number):
-            self.fail(f"{value!r} is not a whole number from 1 on", param, ctx)
-        return int(number)
-
-
-@main.group("bench")
-def bench() -> None:
-    """Measure throughput, with the physical limit and the peers in the same run."""
-
-
-@bench.command("index")
-@click.option("--preset", type=click.Choice(preset_names()), default="criteo-terabyte", show_default=True)
-@click.option("--rows", type=_Count(), default=5_000_000, show_default=True, help="Rows resident in the index.")
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
-@click.option("--threads", type=_Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
-@click.option("--samples", type=_Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
-@click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@json_option
-def bench_index_command(preset: str, json_path: str | None, **options: Any) -> None:
-    """Samples a second that the index deduplicates and looks up; without a model."""
-    from headrace.bench import bench_index
-
-    write_report(bench_index(preset, **options), json_path)
-
-
+main.add_command(bench)
 main.add_command(convert)
 main.add_command(lint)
-
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -81,7 +81,7 @@ def scratch_steps(ids: np.ndarray, multiplier: int) -> float:
     """Mean slots looked at while the ids go into a scratch table of twice their number, by linear probing."""
     bits = (2 * len(ids) - 1).bit_length()
     taken, steps = set(), 0
-    for position in _dit.permuted(ids, multiplier).tolist():
+    for position in _dit.scattered(ids, multiplier).tolist():
         slot = position >> (64 - bits)
         while slot in taken:
             slot = (slot + 1) % (1 << bits)

@@ -143,7 +143,7 @@ def test_growth_through_many_sizes_loses_nothing(stride: int) -> None:
         assert dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist() == list(known.values())
         if stride != 1 << 58:
             stats = dit.stats()
-            assert stats.growths > 500
+            assert stats.growths > 400
             # linear probing, insertions at loads from 0.64 to 0.8: (1 + (1 / 0.2 - 1 / 0.36) / 0.16) / 2
             assert stats.mean_probe_length < 7.5
             assert stats.shard_imbalance < 1.3
@@ -155,12 +155,12 @@ def test_outputs_belong_to_the_receiver(index_class: type[DIT]) -> None:  # L120
         group = dit.index([IdColumn(0, ids)]).groups[0]
         before = {name: getattr(group, name).copy() for name in ("query_ids", "unique_ids", "locations", "is_new")}
         for start in range(1000, 20000, 1000):
-            dit.index([IdColumn(0, ids + np.uint64(start))])
+            later = dit.index([IdColumn(0, ids + np.uint64(start))]).groups[0]
         for name, copy in before.items():
             array = getattr(group, name)
             np.testing.assert_array_equal(array, copy)
             assert array.flags.writeable
-            assert array.flags.owndata
+            assert not np.shares_memory(array, getattr(later, name))
         group.locations[:] = 0
         dit.commit(0)
         assert dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist() == before["locations"].tolist()
@@ -273,8 +273,8 @@ def test_undoing_everything_again_and_again_leaves_no_tombstones() -> None:  # L
             dit.undo_after(None)
             assert set(dit.lookup([IdColumn(0, ids)]).groups[0].locations.tolist()) == {int(ABSENT)}
         stats = dit.stats()
-        assert (stats.capacity, stats.growths, stats.rows) == (64, 0, 1)
-        assert stats.max_probe_length < 48
+        assert (stats.capacity, stats.growths, stats.rows) == (128, 0, 1)
+        assert stats.max_probe_length < 12
 
 
 def test_unknown_tickets_are_refused(index_class: type[DIT]) -> None:

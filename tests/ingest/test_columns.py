@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, Sparse
-from headrace.ingest.columns import dense_matrix, id_column, label_matrix, null_mask, primitive_values
+from headrace.ingest.columns import dense_matrix, id_column, label_matrix
 
 
 def block(**columns: pa.Array) -> RowBlock:
@@ -30,18 +28,6 @@ def test_ids_above_2_to_53_beside_a_null_stay_exact():  # L87, L79
 def test_negative_ids_keep_their_bits():  # P17
     ragged = id_column(block(c=pa.array([-1, -(2**63)], pa.int64())), Sparse(name="c", encoding="int64"), 0)
     assert ragged.column.values.tolist() == [2**64 - 1, 2**63]
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(0, 2**32 - 1))), st.integers(0, 9), st.integers(0, 30))
-def test_slices_with_an_offset_into_the_bitmap(values, start, length):
-    array = pa.array(values, pa.uint32()).slice(start, length)
-    expected = values[start : start + length]
-    mask = null_mask(array)
-    mask = np.zeros(len(expected), bool) if mask is None else mask
-    assert mask.tolist() == [v is None for v in expected]
-    assert [int(v) for v, m in zip(primitive_values(array), mask, strict=True) if not m] == [
-        v for v in expected if v is not None
-    ]
 
 
 def test_missing_dropped_gives_empty_bags():

@@ -1,0 +1,129 @@
+"""`headrace bench index`: streams and files as announced, a report with stable keys, a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from headrace.bench import data_batches, data_residents, popular_ids, preset_stream, stream_batches
+from headrace.cli import main
+from headrace.formats.generate.generate import generate
+from headrace.indexer.indexed import IdColumn
+
+KEYS = {
+    "samples_per_s", "ids_per_s", "limit_samples_per_s", "limit_parts", "ratio_to_limit", "baseline_sharded_map",
+    "baseline_lock_per_id", "baselines_by_threads", "ratio_to_sharded_map", "peers", "bytes_per_row",
+    "bytes_per_row_max", "longest_call_ms", "insert_rows_per_s", "unique_share", "insert_share", "order", "cores",
+    "scaling_2_over_1", "spread",
+}  # fmt: skip
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(main, ["bench", "index", *map(str, arguments)])
+
+
+SMALL = ("--preset", "criteo-kaggle", "--rows", "2e4", "--batch-size", 512, "--samples", 2048, "--rounds", 2)
+
+
+def test_the_command_reports_every_key():
+    result = invoke(*SMALL, "--threads", "1,2", "--json", "-")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert set(report) >= KEYS
+    assert set(report["samples_per_s"]) == {"1", "2"}
+    assert report["samples"] == 2048
+    assert report["ids_per_sample"] == 26
+    assert 20_000 <= report["rows"] < 40_000
+    assert 0.1 < report["unique_share"] < 0.6
+    assert min(report["spread"]["index_1"]) > 0
+
+
+def test_a_picture_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    result = invoke(*SMALL, "--rounds", 1, "--threads", "2", "--plot", tmp_path / "p.png")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+    result = invoke(*SMALL, "--plot", tmp_path / "no" / "p.png")
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output
+
+
+def test_without_matplotlib_a_picture_is_refused_before_any_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("headrace.bench_plot.find_spec", lambda name: None)
+    result = invoke("--plot", "p.png")
+    assert result.exit_code == 2
+    assert "pip install 'headrace[bench]'" in result.output
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench") / "d"
+    generate("criteo-kaggle", folder, rows=700, files=2, seed=4)
+    return folder
+
+
+def test_files_are_read_in_whole_batches_up_to_the_samples(files):
+    sizes = [len(batch[0].values) for batch in data_batches(str(files), 500, 150)]
+    assert sizes == [150, 150, 150, 50]
+    assert sum(len(b[0].values) for b in data_batches(str(files), 10**6, 256)) == 700
+    whole, parts = data_batches(str(files), 700, 700)[0], data_batches(str(files), 700, 64)
+    for c in range(26):
+        assert np.concatenate([p[c].values for p in parts])[:700].tolist() == whole[c].values.tolist()
+
+
+def test_what_the_files_bring_is_resident_once_and_others_make_up_the_rows():
+    def column(values, missing=None):
+        return IdColumn(0, np.array(values, np.uint32), None if missing is None else np.array(missing))
+
+    batches = [[column([5, 5, 2]), column([1])], [column([2, 9], [False, True]), column([3])]]
+    assert [ids.tolist() for ids in data_residents(batches, 2, None)] == [[2, 5], [1, 3]]
+    more = data_residents(batches, 2, 9)
+    assert [ids.tolist() for ids in more] == [[2, 5, 2**32, 2**32 + 1, 2**32 + 2], [1, 3, 2**32, 2**32 + 1, 2**32 + 2]]
+
+
+def test_a_dataset_is_measured_and_its_rows_are_what_it_brings(files):
+    result = invoke(
+        "--data", files, "--batch-size", 256, "--rounds", 1, "--no-peers", "--insert-share", 0.5, "--json", "-"
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["data"] == str(files)
+    assert "preset" not in report
+    assert (report["samples"], report["insert_share"]) == (700, 0.5)
+    batches = data_batches(str(files), 700, 256)
+    ids = sum(len(r) for r in data_residents(batches, 26, None))
+    missing = sum(any(b[c].missing is not None and b[c].missing.any() for b in batches) for c in range(26))
+    assert report["rows"] == ids + missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "no-such-file"], "no-such-file"),
+        (["--insert-share", "1.5"], "insert-share"),
+        (["--threads", "1,1"], "twice"),
+        (["--threads", "0"], "threads"),
+        (["--rows", "1.5"], "whole number"),
+        (["--preset", "criteo-kaggle", "--rows", "1e12"], "preset has only"),
+        (["--ranks", "--insert-share", "1"], "for one process"),
+    ],
+)
+def test_bad_options_end_in_one_line(arguments, message):
+    result = invoke(*arguments)
+    assert result.exit_code in (1, 2)
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_streams_of_two_blocks_have_the_same_ids_and_other_rows():
+    stream = preset_stream("criteo-kaggle", 0)
+    (first,), (second,) = (stream_batches(stream, 64, 64, first_block=b) for b in (0, 1))
+    assert any((a.values != b.values).any() for a, b in zip(first, second, strict=True))
+    popular = popular_ids(stream, 26_000)
+    for batch in (first, second):
+        assert np.isin(batch[0].values, popular[0]).mean() > 0.5
