@@ -31,6 +31,7 @@ from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.table_options import check_tables, split_initializers
 from headrace.formats.schema import Schema, table_uid
+from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
 
@@ -261,6 +262,16 @@ class EmbeddingStage(torch.nn.Module):
         if rows.shape != (len(keys.locations), self.stores[group].width):
             raise ValueError(f"rows of shape {rows.shape} for {len(keys.locations)} of {self.stores[group].width}")
         self._residency.write(group, keys, rows)
+
+    def forget_rows(self, group: int, locations: U64) -> None:
+        """Make rows unwritten, after :meth:`~headrace.indexer.dit.DIT.remove` took their keys away: whichever key comes
+        to the place begins as a new row. ABSENT is passed over.
+
+        Between two runs of plans (between epochs): the arenas are written back and emptied.
+        """
+        self._residency.flush()
+        self._residency.drop()
+        self.stores[group].forget(locations[locations != ABSENT])
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
         """Copies of the written rows: ``locations_g`` uint64 [n] ascending and ``rows_g`` float32 [n, dim + state] of
