@@ -22,7 +22,7 @@ def _flag(name: str) -> bool:
 
 
 def _compile_args() -> list[str]:
-    args = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-ffp-contract=off"]
+    args = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-ffp-contract=off", "-fno-math-errno"]
     if _flag("HEADRACE_NATIVE"):
         args.append("-march=native")
     sanitizers = os.environ.get("HEADRACE_SANITIZE", "")

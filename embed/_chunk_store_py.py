@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from headrace.embed._initializer_py import initial_vectors
@@ -17,18 +19,28 @@ _PLACE = (1 << PLACE_BITS) - 1
 class ChunkStore:
     """Same methods as :class:`headrace.embed.chunk_store.ChunkStore`, without its checks."""
 
-    def __init__(self, dim: int, state_floats: int, *, seed: int = 0, initializer: Initializer | None = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        state_floats: int,
+        *,
+        seed: int = 0,
+        initializer: Initializer | None = None,
+        table_initializers: Mapping[int, Initializer] | None = None,
+    ) -> None:
         self.dim = dim
         self.width = dim + state_floats
         self.seed = seed
         self.initializer = initializer or Uniform()
+        self._of_tables = dict(table_initializers or {})
         self._rows: dict[int, F32] = {}
 
     def _row(self, location: int, key: U64, table: U32, missing: Bool) -> F32:
         row = self._rows.get(location & _PLACE) if location >> TIER_SHIFT == 0 else None
         if row is None:
             row = np.zeros(self.width, np.float32)
-            row[: self.dim] = initial_vectors(self.initializer, self.seed, key, table, missing, self.dim)[0]
+            own = self._of_tables.get(int(table[0]), self.initializer)
+            row[: self.dim] = initial_vectors(own, self.seed, key, table, missing, self.dim)[0]
         return row
 
     def read(self, locations: U64, ids: U64, tables: U32, missing: Bool, out: F32, *, slots: I64 | None = None) -> None:

@@ -11,12 +11,22 @@ from headrace.embed.optimizers import UpdateRule
 def update_rows(rule: UpdateRule, rows: F32, grads: F32) -> None:
     """One step in place; rows float32 [n, dim + state], grads float32 [n, dim]."""
     dim = grads.shape[1]
-    lr, eps = np.float32(rule.lr), np.float32(rule.eps)
+    _, *numbers = rule.native
+    lr, eps, weight_decay, keep1, keep2 = (np.float32(number) for number in numbers)
+    vectors, first, second = rows[:, :dim], rows[:, dim : 2 * dim], rows[:, 2 * dim : 3 * dim]
+    g = grads + weight_decay * vectors if weight_decay else grads
     if rule.name == "sgd":
-        rows[:, :dim] -= lr * grads
-        return
-    squares = np.zeros(len(rows), np.float32)
-    for j in range(dim):
-        squares = squares + grads[:, j] * grads[:, j]
-    rows[:, dim] += squares / np.float32(dim)
-    rows[:, :dim] -= (lr * grads) / (np.sqrt(rows[:, dim]) + eps)[:, None]
+        vectors -= lr * g
+    elif rule.name == "rowwise_adagrad":
+        squares = np.zeros(len(rows), np.float32)
+        for j in range(dim):
+            squares = squares + g[:, j] * g[:, j]
+        rows[:, dim] += squares / np.float32(dim)
+        vectors -= (lr * g) / (np.sqrt(rows[:, dim]) + eps)[:, None]
+    elif rule.name == "adagrad":
+        first += g * g
+        vectors -= (lr * g) / (np.sqrt(first) + eps)
+    else:
+        first += keep1 * (g - first)
+        second += keep2 * (g * g - second)
+        vectors -= lr * (first / (np.sqrt(second) + eps))

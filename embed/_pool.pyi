@@ -1,10 +1,13 @@
 """Native part of `pooling.py`: bags of F features x B rows, feature-major; all sums float32, ascending position.
 
-Every function releases the GIL for its real work; inputs may be read-only. `columns` int64 [F] says where a feature's
+Every function releases the GIL for its real work, shares it out over `threads` if given (results do not depend on
+them), and takes read-only inputs. `columns` int64 [F] says where a feature's
 values start in an output row (-1: the feature is not pooled), `mean` uint8 [F] whether it is averaged.
 """
 
-from headrace.embed.arrays import F32, I64, U8
+from headrace.embed._rows import RowSource
+from headrace.embed._threads import Threads
+from headrace.embed.arrays import F32, I64, U8, U32
 
 def check_bags(query_ids: I64, offsets: I64, positions: I64, position_offsets: I64) -> None:
     """Raise IndexError or ValueError unless the kernels below stay inside their arrays."""
@@ -13,15 +16,54 @@ def is_one_hot(offsets: I64) -> bool:
     """Whether every bag has exactly one id."""
 
 def pool_forward(
-    rows: F32, query_ids: I64, offsets: I64, weights: F32 | None, columns: I64, mean: U8, out: F32
+    source: RowSource,
+    query_ids: I64,
+    offsets: I64,
+    weights: F32 | None,
+    columns: I64,
+    mean: U8,
+    out: F32,
+    threads: Threads | None = None,
 ) -> None:
-    """Pool rows [U, dim] into the columns of the pooled features of out [B, stride]; call `check_bags` before."""
+    """Pool the rows of `source` into the columns of the pooled features of out [B, stride].
 
-def bag_terms(offsets: I64, columns: I64, mean: U8, stride: int, starts: I64, divisors: F32 | None) -> None:
-    """For each id, where its bag's gradient starts in [B, stride] (-1: not pooled), and the size of a mean bag, else 1."""
+    Call `check_bags` before; `source` must have as many rows as the query ids were checked for.
+    """
+
+def check_tables(
+    query_ids: I64, offsets: I64, feature_tables: U32, unique_tables: U32, threads: Threads | None = None
+) -> None:
+    """Raise ValueError if a feature's id is a row of another table. Call `check_bags` before."""
+
+def pool_backward(
+    grad: F32,
+    query_ids: I64,
+    offsets: I64,
+    weights: F32 | None,
+    columns: I64,
+    mean: U8,
+    features: I64,
+    starts: I64,
+    single: int,
+    seen: U8,
+    out: F32,
+    threads: Threads | None = None,
+) -> None:
+    """Fill out [U, dim] from grad [B, stride]: the sum over the occurrences of each row in `features`.
+
+    `features` are listed table after table, table k from starts[k] on; the first `single` tables have one feature.
+    `seen` uint8 [U] is scratch, 0 on entry. Call `check_bags` and `check_tables` before.
+    """
 
 def segment_sum(
-    grad: F32, starts: I64, factors: F32 | None, divide: bool, positions: I64, position_offsets: I64, out: F32
+    grad: F32,
+    starts: I64,
+    factors: F32 | None,
+    divide: bool,
+    positions: I64,
+    position_offsets: I64,
+    out: F32,
+    threads: Threads | None = None,
 ) -> None:
     """out[u] = sum over the positions p of row u of grad[starts[p] : + dim], times (or divided by) factors[p].
 

@@ -1,7 +1,10 @@
 # Native pooling and its backward. Signatures: _pool.pyi.
 """Native part of `pooling.py`."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from headrace.embed._rows cimport RowSource
+from headrace.embed._threads cimport Threads, Workers
 
 cdef extern from "pool.hpp" namespace "headrace" nogil:
     cdef cppclass Bags:
@@ -17,17 +20,51 @@ cdef extern from "pool.hpp" namespace "headrace" nogil:
     int64_t first_outside(const int64_t*, int64_t, int64_t)
     int64_t first_above(const int64_t*, int64_t, int64_t)
     bint c_is_one_hot "headrace::is_one_hot"(const int64_t*, int64_t)
-    void c_pool_forward "headrace::pool_forward"(const Bags&, const float*, int64_t, float*, int64_t, bint)
-    void c_bag_terms "headrace::bag_terms"(const Bags&, int64_t, int64_t*, float*)
-    void segment_sum_plain "headrace::segment_sum<headrace::kPlain>"(
-        const float*, const int64_t*, const float*, const int64_t*, const int64_t*, int64_t, int64_t, float*
-    )
-    void segment_sum_weighted "headrace::segment_sum<headrace::kWeighted>"(
-        const float*, const int64_t*, const float*, const int64_t*, const int64_t*, int64_t, int64_t, float*
-    )
-    void segment_sum_divided "headrace::segment_sum<headrace::kDivided>"(
-        const float*, const int64_t*, const float*, const int64_t*, const int64_t*, int64_t, int64_t, float*
-    )
+    void c_pool_forward "headrace::pool_forward"(
+        const Bags&, const float**, int64_t, float*, int64_t, bint, const Workers&
+    ) except +
+
+    cdef cppclass Scatter:
+        const float* grad
+        int64_t stride
+        int64_t dim
+        float* out
+        uint8_t* seen
+
+    cdef cppclass TableOrder:
+        const int64_t* features
+        const int64_t* starts
+        int64_t tables
+        int64_t single
+
+    void c_pool_backward "headrace::pool_backward"(
+        const Bags&, const Scatter&, const TableOrder&, int64_t, const Workers&
+    ) except +
+    int64_t first_of_other_table(const Bags&, const uint32_t*, const uint32_t*, const Workers&) except +
+
+    cdef cppclass Segments:
+        const float* grad
+        const int64_t* starts
+        const float* factors
+        const int64_t* positions
+        const int64_t* position_offsets
+        int64_t dim
+
+    cdef enum TermKind:
+        kPlain
+        kWeighted
+        kDivided
+
+    void c_segment_sum "headrace::segment_sum"(const Segments&, TermKind, int64_t, float*, const Workers&) except +
+
+
+cdef Workers _workers(Threads threads) noexcept:
+    cdef Workers alone
+    if threads is not None:
+        return threads.workers()
+    alone.pool = NULL
+    alone.threads = 1
+    return alone
 
 
 def check_bags(
@@ -74,11 +111,13 @@ cdef Bags _bags(
 
 
 def pool_forward(
-    const float[:, ::1] rows, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
-    const int64_t[::1] columns, const uint8_t[::1] mean, float[:, ::1] out,
+    RowSource source not None, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
+    const int64_t[::1] columns, const uint8_t[::1] mean, float[:, ::1] out, Threads threads=None,
 ):
-    cdef int64_t f, dim = rows.shape[1], stride = out.shape[1]
+    cdef int64_t f, dim = source.dim, stride = out.shape[1]
     cdef Bags bags
+    cdef const float** rows
+    cdef Workers workers = _workers(threads)
     cdef bint one_hot
     if columns.shape[0] == 0:
         return
@@ -90,50 +129,89 @@ def pool_forward(
             raise ValueError(f"feature {f} does not fit the output of {stride} columns")
     if bags.rows == 0 or stride == 0:
         return
-    with nogil:
-        one_hot = weights is None and c_is_one_hot(bags.offsets, bags.rows * bags.features)
-        c_pool_forward(bags, &rows[0, 0] if rows.shape[0] else NULL, dim, &out[0, 0], stride, one_hot)
+    rows = source.begin(workers)
+    try:
+        with nogil:
+            one_hot = weights is None and c_is_one_hot(bags.offsets, bags.rows * bags.features)
+            c_pool_forward(bags, rows, dim, &out[0, 0], stride, one_hot, workers)
+    finally:
+        source.end()
 
 
-def bag_terms(
-    const int64_t[::1] offsets, const int64_t[::1] columns, const uint8_t[::1] mean, int64_t stride,
-    int64_t[::1] starts, float[::1] divisors,
+def check_tables(
+    const int64_t[::1] query_ids, const int64_t[::1] offsets, const uint32_t[::1] feature_tables,
+    const uint32_t[::1] unique_tables, Threads threads=None,
 ):
+    cdef Workers workers = _workers(threads)
     cdef Bags bags
-    if columns.shape[0] == 0 or starts.shape[0] == 0:
+    cdef int64_t bad
+    if query_ids.shape[0] == 0:
         return
-    bags = _bags(starts, offsets, None, columns, mean)
-    if offsets[offsets.shape[0] - 1] != starts.shape[0]:
-        raise ValueError(f"offsets end at {offsets[offsets.shape[0] - 1]}, not at {starts.shape[0]}")
-    if divisors is not None and divisors.shape[0] != starts.shape[0]:
-        raise ValueError("starts and divisors differ in length")
+    bags.features = feature_tables.shape[0]
+    bags.rows = (offsets.shape[0] - 1) // bags.features
+    bags.query_ids = &query_ids[0]
+    bags.offsets = &offsets[0]
     with nogil:
-        c_bag_terms(bags, stride, &starts[0], &divisors[0] if divisors is not None else NULL)
+        bad = first_of_other_table(bags, &feature_tables[0], &unique_tables[0], workers)
+    if bad >= 0:
+        raise ValueError(f"query id {query_ids[bad]} at position {bad} is a row of another table than its feature's")
+
+
+def pool_backward(
+    const float[:, ::1] grad, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
+    const int64_t[::1] columns, const uint8_t[::1] mean, const int64_t[::1] features, const int64_t[::1] starts,
+    int64_t single, uint8_t[::1] seen, float[:, ::1] out, Threads threads=None,
+):
+    cdef int64_t k, f, unique = out.shape[0], dim = out.shape[1]
+    cdef Workers workers = _workers(threads)
+    cdef Bags bags
+    cdef Scatter scatter
+    cdef TableOrder order
+    if unique == 0:
+        return
+    bags = _bags(query_ids, offsets, weights, columns, mean)
+    if bags.rows != grad.shape[0] or seen.shape[0] != unique:
+        raise ValueError(f"{bags.rows} rows of bags for {grad.shape[0]} rows of gradients")
+    for k in range(features.shape[0]):
+        f = features[k]
+        if not 0 <= f < bags.features or not 0 <= columns[f] <= grad.shape[1] - dim:
+            raise ValueError(f"feature {f} does not fit the gradient of {grad.shape[1]} columns")
+    scatter.grad = &grad[0, 0] if grad.shape[0] and grad.shape[1] else NULL
+    scatter.stride = grad.shape[1]
+    scatter.dim = dim
+    scatter.out = &out[0, 0]
+    scatter.seen = &seen[0]
+    order.features = &features[0] if features.shape[0] else NULL
+    order.starts = &starts[0]
+    order.tables = starts.shape[0] - 1
+    order.single = single
+    with nogil:
+        c_pool_backward(bags, scatter, order, unique, workers)
 
 
 def segment_sum(
     const float[::1] grad, const int64_t[::1] starts, const float[::1] factors, bint divide,
-    const int64_t[::1] positions, const int64_t[::1] position_offsets, float[:, ::1] out,
+    const int64_t[::1] positions, const int64_t[::1] position_offsets, float[:, ::1] out, Threads threads=None,
 ):
     cdef int64_t unique = out.shape[0], dim = out.shape[1], nnz = positions.shape[0], bad
-    cdef const float* source = &grad[0] if grad.shape[0] else NULL
-    cdef const int64_t* at = &starts[0] if starts.shape[0] else NULL
-    cdef const int64_t* order = &positions[0] if nnz else NULL
+    cdef Workers workers = _workers(threads)
+    cdef Segments segments
+    cdef TermKind kind = kPlain if factors is None else kDivided if divide else kWeighted
     if position_offsets.shape[0] != unique + 1 or position_offsets[unique] != nnz or starts.shape[0] != nnz:
         raise ValueError("positions, their offsets, starts and out do not fit each other")
     if factors is not None and factors.shape[0] != nnz:
         raise ValueError("factors and positions differ in length")
     if unique == 0 or dim == 0:
         return
+    segments.grad = &grad[0] if grad.shape[0] else NULL
+    segments.starts = &starts[0] if nnz else NULL
+    segments.factors = &factors[0] if factors is not None and nnz else NULL
+    segments.positions = &positions[0] if nnz else NULL
+    segments.position_offsets = &position_offsets[0]
+    segments.dim = dim
     with nogil:
-        bad = first_above(at, nnz, max(grad.shape[0] - dim, -1))
-        if bad >= 0:
-            pass
-        elif factors is None or nnz == 0:
-            segment_sum_plain(source, at, NULL, order, &position_offsets[0], unique, dim, &out[0, 0])
-        elif divide:
-            segment_sum_divided(source, at, &factors[0], order, &position_offsets[0], unique, dim, &out[0, 0])
-        else:
-            segment_sum_weighted(source, at, &factors[0], order, &position_offsets[0], unique, dim, &out[0, 0])
+        bad = first_above(segments.starts, nnz, max(grad.shape[0] - dim, -1))
+        if bad < 0:
+            c_segment_sum(segments, kind, unique, &out[0, 0], workers)
     if bad >= 0:
-        raise IndexError(f"position {bad} starts at {at[bad]} of a gradient of {grad.shape[0]} floats")
+        raise IndexError(f"position {bad} starts at {starts[bad]} of a gradient of {grad.shape[0]} floats")

@@ -33,7 +33,7 @@ def pool_backward(bags: Bags, grad: F32) -> F32:
         for p in bags.positions[bags.position_offsets[u] : bags.position_offsets[u + 1]].tolist():
             f, b = divmod(int(bag_of[p]), num_rows)
             column = int(bags.layout.columns[f])
-            if column < 0:
+            if column < 0 or not bags.layout.trained[f]:
                 continue
             term = _weighted(bags, p, grad[b, column : column + dim])
             if bags.layout.mean[f]:

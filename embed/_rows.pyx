@@ -3,48 +3,32 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from headrace.embed._threads cimport Threads, Workers
+
 cdef extern from "chunk_store.hpp" namespace "headrace" nogil:
-    cdef cppclass Initializer:
-        uint64_t seed
-        int32_t kind
-        double first
-        double second
-
-    cdef cppclass Rule:
-        int32_t kind
-        float lr
-        float eps
-
-    cdef cppclass Keys:
-        const uint64_t* ids
-        const uint32_t* tables
-        const uint8_t* missing
-
-    cdef cppclass CppRowStore "headrace::RowStore":
-        CppRowStore(int64_t, int64_t, Initializer) except +
-        @staticmethod
-        int64_t first_invalid(const uint64_t*, int64_t, bint)
-        void read(const uint64_t*, Keys, int64_t, const int64_t*, float*, int64_t, int64_t)
-        void write(const uint64_t*, int64_t, const int64_t*, const float*) except +
-        void update(const uint64_t*, Keys, int64_t, const float*, Rule) except +
-        void is_written(const uint64_t*, int64_t, uint8_t*)
-        void forget(const uint64_t*, int64_t)
-        int64_t num_written()
-        void written_locations(uint64_t*) except +
-        void clear()
-        int64_t reserved_bytes()
-
     void c_philox "headrace::philox4x32"(uint32_t*, uint32_t, uint32_t)
     void c_initial_vector "headrace::initial_vector"(const Initializer&, uint64_t, uint32_t, bint, int64_t, float*)
-    void c_gather_slots "headrace::gather_slots"(const float*, int64_t, const int64_t*, int64_t, float*, int64_t)
-    void c_update_row "headrace::update_row"(const Rule&, int64_t, float*, const float*)
+    int64_t state_floats(int32_t, int64_t)
+    void c_gather_slots "headrace::gather_slots"(
+        const float*, int64_t, const int64_t*, int64_t, float*, int64_t, const Workers&
+    ) except +
+    void c_copy_rows "headrace::copy_rows"(const float**, int64_t, int64_t, float*, const Workers&) except +
     void c_update_slots "headrace::update_slots"(
-        const Rule&, int64_t, float*, int64_t, const int64_t*, int64_t, const float*
-    )
+        const Rule&, int64_t, float*, int64_t, const int64_t*, int64_t, const float*, const Workers&
+    ) except +
 
 
 cdef extern from "pool.hpp" namespace "headrace" nogil:
     int64_t first_outside(const int64_t*, int64_t, int64_t)
+
+
+cdef Workers _workers(Threads threads) noexcept:
+    cdef Workers alone
+    if threads is not None:
+        return threads.workers()
+    alone.pool = NULL
+    alone.threads = 1
+    return alone
 
 
 cdef Initializer _initializer(uint64_t seed, int kind, double first, double second) noexcept:
@@ -56,11 +40,9 @@ cdef Initializer _initializer(uint64_t seed, int kind, double first, double seco
     return init
 
 
-cdef Rule _rule(int kind, float lr, float eps) noexcept:
+cdef Rule _rule(tuple numbers) except *:
     cdef Rule rule
-    rule.kind = kind
-    rule.lr = lr
-    rule.eps = eps
+    rule.kind, rule.lr, rule.eps, rule.weight_decay, rule.keep1, rule.keep2 = numbers
     return rule
 
 
@@ -93,43 +75,44 @@ def initial_vectors(
             c_initial_vector(init, ids[i], tables[i], missing[i] != 0, dim, &out[i, 0])
 
 
-def update_rows(float[:, ::1] rows, const float[:, ::1] grads, int kind, float lr, float eps):
-    cdef Rule rule = _rule(kind, lr, eps)
-    cdef int64_t i, n = rows.shape[0], dim = grads.shape[1]
-    if grads.shape[0] != n or rows.shape[1] < dim + (kind != 0):
-        raise ValueError("rows and grads do not fit each other")
-    if dim == 0:
-        return
-    with nogil:
-        for i in range(n):
-            c_update_row(rule, dim, &rows[i, 0], &grads[i, 0])
+def update_rows(float[:, ::1] rows, const float[:, ::1] grads, tuple rule):
+    SlotRows.update(rows, _every(rows.shape[0]), grads, rule)
+
+
+cdef int64_t[::1] _every(int64_t n):
+    import numpy
+    return numpy.arange(n)
 
 
 cdef class SlotRows:
     @staticmethod
-    def gather(const float[:, ::1] source, const int64_t[::1] slots, float[:, ::1] out):
+    def gather(
+        const float[:, ::1] source, const int64_t[::1] slots, float[:, ::1] out, Threads threads=None
+    ):
         cdef int64_t n = slots.shape[0]
+        cdef Workers workers = _workers(threads)
         _check_slots(slots, source.shape[0])
         if out.shape[0] != n or out.shape[1] > source.shape[1]:
             raise ValueError("out does not fit the slots")
         if n == 0 or out.shape[1] == 0:
             return
         with nogil:
-            c_gather_slots(&source[0, 0], source.shape[1], &slots[0], n, &out[0, 0], out.shape[1])
+            c_gather_slots(&source[0, 0], source.shape[1], &slots[0], n, &out[0, 0], out.shape[1], workers)
 
     @staticmethod
     def update(
-        float[:, ::1] arena, const int64_t[::1] slots, const float[:, ::1] grads, int kind, float lr, float eps
+        float[:, ::1] arena, const int64_t[::1] slots, const float[:, ::1] grads, tuple rule, Threads threads=None
     ):
-        cdef Rule rule = _rule(kind, lr, eps)
+        cdef Rule native = _rule(rule)
+        cdef Workers workers = _workers(threads)
         cdef int64_t n = slots.shape[0], dim = grads.shape[1]
         _check_slots(slots, arena.shape[0])
-        if grads.shape[0] != n or arena.shape[1] < dim + (kind != 0):
-            raise ValueError("grads do not fit the slots")
+        if grads.shape[0] != n or arena.shape[1] < dim + state_floats(native.kind, dim):
+            raise ValueError("rows and grads do not fit each other")
         if n == 0 or dim == 0:
             return
         with nogil:
-            c_update_slots(rule, dim, &arena[0, 0], arena.shape[1], &slots[0], n, &grads[0, 0])
+            c_update_slots(native, dim, &arena[0, 0], arena.shape[1], &slots[0], n, &grads[0, 0], workers)
 
 
 cdef int _check_slots(const int64_t[::1] slots, int64_t capacity) except -1:
@@ -143,18 +126,97 @@ cdef int _check_slots(const int64_t[::1] slots, int64_t capacity) except -1:
     return 0
 
 
-cdef class RowStore:
-    cdef CppRowStore* _store
-    cdef int64_t _dim
-    cdef int64_t _width
-    cdef bint _busy
+cdef class RowSource:
+    cdef const float** begin(self, Workers workers) except? NULL:
+        raise NotImplementedError
 
+    cdef void end(self) noexcept:
+        pass
+
+    def read(self, float[:, ::1] out, Threads threads=None):
+        cdef Workers workers = _workers(threads)
+        cdef const float** rows
+        if out.shape[0] != self.count or out.shape[1] != self.dim:
+            raise ValueError(f"out is not [{self.count}, {self.dim}]")
+        if self.count == 0:
+            return
+        rows = self.begin(workers)
+        try:
+            with nogil:
+                c_copy_rows(rows, self.count, self.dim, &out[0, 0], workers)
+        finally:
+            self.end()
+
+
+cdef class SlotSource(RowSource):
+    def __init__(self, const float[:, ::1] rows, const int64_t[::1] slots, int64_t dim):
+        if not 1 <= dim <= max(rows.shape[1], 1):
+            raise ValueError(f"vectors of {dim} floats in rows of {rows.shape[1]}")
+        _check_slots(slots, rows.shape[0])
+        self.count = slots.shape[0]
+        self.dim = dim
+        self._rows = rows
+        self._slots = slots
+
+    cdef const float** begin(self, Workers workers) except? NULL:
+        cdef int64_t i
+        self._addresses.resize(self.count)
+        for i in range(self.count):
+            self._addresses[i] = &self._rows[self._slots[i], 0]
+        return self._addresses.data()
+
+
+cdef class StoreSource(RowSource):
+    def __init__(
+        self, RowStore store not None, const uint64_t[::1] locations, const uint64_t[::1] ids,
+        const uint32_t[::1] tables, const uint8_t[::1] missing,
+    ):
+        store._check_locations(locations, True)
+        store._check_keys(locations.shape[0], ids, tables, missing)
+        self.count = locations.shape[0]
+        self.dim = store._dim
+        self._store = store
+        self._locations = locations
+        self._ids = ids
+        self._tables = tables
+        self._missing = missing
+
+    cdef const float** begin(self, Workers workers) except? NULL:
+        cdef const float** found = NULL
+        cdef Keys keys
+        self._store._enter()
+        try:
+            if self.count:
+                keys = _keys(self._ids, self._tables, self._missing)
+                with nogil:
+                    found = self._store._store.locate(&self._locations[0], keys, self.count, workers)
+        except BaseException:
+            self._store._busy = False
+            raise
+        return found
+
+    cdef void end(self) noexcept:
+        self._store._busy = False
+
+
+cdef class RowStore:
     def __cinit__(self, int64_t dim, int64_t state_floats, uint64_t seed, int kind, double first, double second):
-        if not (1 <= dim <= 65536 and 0 <= state_floats <= 65536):
+        if not (1 <= dim <= 65536 and 0 <= state_floats <= 2 * 65536):
             raise ValueError(f"dim={dim} or state_floats={state_floats} is out of range")
         self._dim = dim
         self._width = dim + state_floats
+        self._seed = seed
         self._store = new CppRowStore(dim, state_floats, _initializer(seed, kind, first, second))
+
+    def add_initializer(self, uint32_t table, int kind, double first, double second):
+        cdef TableInitializer one
+        one.table = table
+        one.init = _initializer(self._seed, kind, first, second)
+        self._enter()
+        try:
+            self._store.add_initializer(one)
+        finally:
+            self._busy = False
 
     def __dealloc__(self):
         del self._store
@@ -168,14 +230,14 @@ cdef class RowStore:
 
     def read(
         self, const uint64_t[::1] locations, const uint64_t[::1] ids, const uint32_t[::1] tables,
-        const uint8_t[::1] missing, float[:, ::1] out, const int64_t[::1] slots=None,
+        const uint8_t[::1] missing, float[:, ::1] out, const int64_t[::1] slots=None, Threads threads=None,
     ):
         cdef int64_t n = locations.shape[0], width = out.shape[1]
         cdef const int64_t* at = NULL
+        cdef Workers workers = _workers(threads)
         cdef Keys keys
         self._check_locations(locations, True)
-        if ids.shape[0] != n or tables.shape[0] != n or missing.shape[0] != n:
-            raise ValueError("locations, ids, tables and missing differ in length")
+        self._check_keys(n, ids, tables, missing)
         if width != self._dim and width != self._width:
             raise ValueError(f"out has rows of {width} floats, not {self._dim} or {self._width}")
         self._check_rows(n, out.shape[0], slots)
@@ -187,7 +249,7 @@ cdef class RowStore:
         self._enter()
         try:
             with nogil:
-                self._store.read(&locations[0], keys, n, at, &out[0, 0], width, width)
+                self._store.read(&locations[0], keys, n, at, &out[0, 0], width, width, workers)
         finally:
             self._busy = False
 
@@ -211,15 +273,17 @@ cdef class RowStore:
 
     def update(
         self, const uint64_t[::1] locations, const uint64_t[::1] ids, const uint32_t[::1] tables,
-        const uint8_t[::1] missing, const float[:, ::1] grads, int kind, float lr, float eps,
+        const uint8_t[::1] missing, const float[:, ::1] grads, tuple rule, Threads threads=None,
     ):
         cdef int64_t n = locations.shape[0]
         cdef Keys keys
-        cdef Rule rule = _rule(kind, lr, eps)
+        cdef Rule native = _rule(rule)
+        cdef Workers workers = _workers(threads)
         self._check_locations(locations, False)
-        if ids.shape[0] != n or tables.shape[0] != n or missing.shape[0] != n or grads.shape[0] != n:
-            raise ValueError("locations, ids, tables, missing and grads differ in length")
-        if grads.shape[1] != self._dim or self._width < self._dim + (kind != 0):
+        self._check_keys(n, ids, tables, missing)
+        if grads.shape[0] != n:
+            raise ValueError(f"{grads.shape[0]} gradients for {n} locations")
+        if grads.shape[1] != self._dim or self._width < self._dim + state_floats(native.kind, self._dim):
             raise ValueError(f"gradients of {grads.shape[1]} floats for rows of {self._dim} and their state")
         if n == 0:
             return
@@ -227,7 +291,7 @@ cdef class RowStore:
         self._enter()
         try:
             with nogil:
-                self._store.update(&locations[0], keys, n, &grads[0, 0], rule)
+                self._store.update(&locations[0], keys, n, &grads[0, 0], native, workers)
         finally:
             self._busy = False
 
@@ -295,6 +359,13 @@ cdef class RowStore:
         bad = CppRowStore.first_invalid(&locations[0], locations.shape[0], allow_absent)
         if bad >= 0:
             raise ValueError(f"location {locations[bad]:#x} at position {bad} is not in host memory (tier 0)")
+        return 0
+
+    cdef int _check_keys(
+        self, int64_t n, const uint64_t[::1] ids, const uint32_t[::1] tables, const uint8_t[::1] missing
+    ) except -1:
+        if ids.shape[0] != n or tables.shape[0] != n or missing.shape[0] != n:
+            raise ValueError("locations, ids, tables and missing differ in length")
         return 0
 
     cdef int _check_rows(self, int64_t n, int64_t rows, const int64_t[::1] slots) except -1:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headrace.embed._rows import SlotRows
+from headrace.embed._rows import RowSource, SlotRows, SlotSource
+from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U64
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
@@ -28,11 +29,12 @@ class PlanError(RuntimeError):
 class Arena:
     """`capacity` rows of `store`'s width by slot; memory is taken as slots are first used."""
 
-    def __init__(self, capacity: int, store: ChunkStore) -> None:
+    def __init__(self, capacity: int, store: ChunkStore, threads: Threads | None = None) -> None:
         if capacity < 0:
             raise ValueError(f"capacity={capacity} is negative")
         self.capacity = capacity
         self._store = store
+        self._threads = threads
         self._values: F32 = np.zeros((capacity, store.width), np.float32)
         self.rows = torch.from_numpy(self._values)
         self._locations = np.zeros(capacity, np.uint64)
@@ -57,12 +59,37 @@ class Arena:
 
     def gather(self, slots: I64, locations: U64, out: F32) -> None:
         """out[i] = vector of the row in slots[i], which must hold the row of locations[i]."""
+        self.check_gathered(slots, locations)
+        SlotRows.gather(self._values, slots, out, self._threads)
+
+    def check_gathered(self, slots: I64, locations: U64) -> None:
+        """PlanError unless slots[i] holds the row of locations[i]."""
         self._check_held(slots, locations, "gathers")
-        SlotRows.gather(self._values, slots, out)
+
+    def source(self, slots: I64) -> RowSource:
+        """The vectors in `slots`."""
+        return SlotSource(self._values, slots, self._store.dim)
+
+    def find(self, locations: U64) -> I64:
+        """Slots int64 [n] that hold the rows of locations uint64 [n], -1 where none does."""
+        taken = np.flatnonzero(self._taken)
+        taken = taken[np.argsort(self._locations[taken])]
+        held = self._locations[taken]
+        at = np.searchsorted(held, locations)
+        inside = at < len(held)
+        inside[inside] = held[at[inside]] == locations[inside]
+        found = np.full(len(locations), -1)
+        found[inside] = taken[at[inside]]
+        return found
 
     def update(self, slots: I64, grads: F32, rule: UpdateRule) -> None:
         """One optimizer step on the rows in `slots` (unique), grads float32 [n, dim]."""
-        SlotRows.update(self._values, slots, grads, *rule.native)
+        SlotRows.update(self._values, slots, grads, rule.native, self._threads)
+        self._dirty[slots] = True
+
+    def write(self, slots: I64, rows: F32) -> None:
+        """Replace the rows in `slots` (unique) by rows float32 [n, dim + state]."""
+        self._values[slots] = rows
         self._dirty[slots] = True
 
     def flush(self) -> None:

@@ -129,7 +129,8 @@ class SavedRun:
         optimizer: torch.optim.Optimizer | None = None,
         index: ReadsSnapshot | None = None,
     ) -> None:
-        """Put rows, model, optimizer and, if given, the (empty) index into the saved state; the stage takes its `lr`.
+        """Put rows, model, optimizer and, if given, the (empty) index into the saved state; the stage takes its `lr`,
+        the other hyper-parameters of its optimizer and the number of its steps.
 
         CheckpointError, before anything changes, if the stage has another schema, seed, initialiser or eps, the model
         other names or shapes, the optimizer other groups or options, if an optimizer is given and none was saved or
@@ -144,7 +145,10 @@ class SavedRun:
             with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
                 index.read_snapshot(str(self.index_path))
         stage.load_state_arrays(rows)
-        stage.lr = self.stage_options["lr"]
+        if "optimizer" in self.stage_options:
+            stage.optimizer().load_state_dict(self.stage_options["optimizer"])
+        else:  # of a release whose stages had one learning rate and no number of steps
+            stage.lr = self.stage_options["lr"]
         model.load_state_dict(self.dense)
         if optimizer is not None:
             optimizer.load_state_dict(self.dense_optimizer)  # type: ignore[arg-type]
@@ -152,9 +156,14 @@ class SavedRun:
     def _check_stage(self, stage: EmbeddingStage) -> None:
         check_schema(self.schema, stage.schema, str(self.path))
         for name, value in _hyper_parameters(stage).items():
-            if name != "lr" and value != self.stage_options.get(name):
-                saved = self.stage_options.get(name)
+            saved = self.stage_options.get(name, {} if name == "table_initializers" else None)
+            if name not in ("lr", "optimizer") and value != saved:
                 raise CheckpointError(f"{self.path} was saved with {name}={saved!r}, the stage has {name}={value!r}")
+        if "optimizer" in self.stage_options:
+            try:
+                stage.optimizer().check_state_dict(self.stage_options["optimizer"])
+            except (ValueError, TypeError) as error:
+                raise CheckpointError(f"{self.path}: the optimizer of the rows: {error}") from error
 
     def _check_dense(
         self, stage: EmbeddingStage, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
@@ -237,7 +246,16 @@ def _model_state(model: torch.nn.Module, stage: EmbeddingStage) -> dict[str, Any
 
 
 def _hyper_parameters(stage: EmbeddingStage) -> dict[str, Any]:
-    return {"lr": stage.lr, "eps": stage.eps, "seed": stage.seed, "initializer": stage.initializer.to_dict()}
+    optimizer = stage.optimizer().state_dict()
+    first = (optimizer["param_groups"] or [stage.optimizer().defaults])[0]
+    return {
+        "lr": first["lr"],
+        "eps": first["eps"],
+        "seed": stage.seed,
+        "initializer": stage.initializer.to_dict(),
+        "table_initializers": {name: one.to_dict() for name, one in sorted(stage.table_initializers.items())},
+        "optimizer": optimizer,
+    }
 
 
 def _read_arrays(path: Path) -> list[Array]:

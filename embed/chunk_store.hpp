@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "init_rows.hpp"
+#include "parallel.hpp"
 #include "update.hpp"
 
 namespace headrace {
@@ -19,7 +20,8 @@ constexpr int kOffsetBits = 14;
 constexpr int kTierShift = 62;
 constexpr int64_t kChunkRows = 1 << kOffsetBits;
 constexpr uint64_t kAbsent = ~uint64_t{0};
-constexpr int64_t kAhead = 8;  // rows looked ahead by the software prefetch
+constexpr int64_t kAhead = 8;        // rows looked ahead by the software prefetch
+constexpr int64_t kLeastRows = 512;  // of one thread's part: below, waking a thread costs more than it saves
 
 // Zeroed pages that cost memory only once touched.
 inline void* map_pages(size_t bytes) {
@@ -108,10 +110,22 @@ struct Keys {
     const uint8_t* missing;
 };
 
+// What the rows of a table start from, where it is not the store's own initialiser.
+struct TableInitializer {
+    uint32_t table;
+    Initializer init;
+};
+
 class RowStore {
   public:
     RowStore(int64_t dim, int64_t state, Initializer init)
         : dim_(dim), width_(dim + state), init_(init), table_(dim + state) {}
+
+    void add_initializer(TableInitializer one) {
+        by_table_.push_back(one);
+        std::sort(by_table_.begin(), by_table_.end(),
+                  [](const TableInitializer& a, const TableInitializer& b) { return a.table < b.table; });
+    }
 
     // Position of the first location whose tier bits are not 0 (ABSENT aside, if allowed), or -1.
     static int64_t first_invalid(const uint64_t* locations, int64_t n, bool allow_absent) noexcept {
@@ -122,17 +136,39 @@ class RowStore {
 
     // Row i -> out + (slots ? slots[i] : i) * stride, `width` floats (dim, or dim + state); unwritten rows are made.
     void read(const uint64_t* locations, Keys keys, int64_t n, const int64_t* slots, float* out, int64_t stride,
-              int64_t width) const noexcept {
-        for (int64_t i = 0; i < n; ++i) {
-            if (i + kAhead < n) prefetch(locations[i + kAhead]);
-            float* to = out + (slots ? slots[i] : i) * stride;
-            Block* block = locations[i] == kAbsent ? nullptr : table_.find(chunk_of(locations[i]));
-            if (block && block->has(offset_of(locations[i])))
-                std::memcpy(to, block->row(offset_of(locations[i]), width_),
-                            static_cast<size_t>(width) * sizeof(float));
-            else
-                initial_row(keys, i, width, to);
-        }
+              int64_t width, const Workers& workers) const {
+        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                if (i + kAhead < end) prefetch(locations[i + kAhead]);
+                float* to = out + (slots ? slots[i] : i) * stride;
+                if (const float* row = written_row(locations[i]))
+                    std::memcpy(to, row, static_cast<size_t>(width) * sizeof(float));
+                else
+                    initial_row(keys, i, width, to);
+            }
+        });
+    }
+
+    // Addresses of the vectors of n rows, valid until the next call; unwritten rows are made on the side.
+    const float** locate(const uint64_t* locations, Keys keys, int64_t n, const Workers& workers) {
+        addresses_.resize(static_cast<size_t>(n));
+        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                if (i + kAhead < end) prefetch_bit(locations[i + kAhead]);
+                addresses_[static_cast<size_t>(i)] = written_row(locations[i]);
+            }
+        });
+        pick_unwritten(n);
+        made_.resize(unwritten_.size() * static_cast<size_t>(dim_));
+        workers.run(static_cast<int64_t>(unwritten_.size()), kLeastRows, [&](int64_t begin, int64_t end) {
+            for (int64_t k = begin; k < end; ++k) {
+                const int64_t i = unwritten_[static_cast<size_t>(k)];
+                float* to = made_.data() + k * dim_;
+                initial_row(keys, i, dim_, to);
+                addresses_[static_cast<size_t>(i)] = to;
+            }
+        });
+        return addresses_.data();
     }
 
     // rows + (slots ? slots[i] : i) * width -> row i, with its state; marks it as written.
@@ -147,17 +183,33 @@ class RowStore {
     }
 
     // One optimizer step on each row, in place; a row that was never written starts from its initial vector.
-    void update(const uint64_t* locations, Keys keys, int64_t n, const float* grads, Rule rule) {
-        for (int64_t i = 0; i < n; ++i) {
-            if (i + kAhead < n) prefetch(locations[i + kAhead]);
-            Block* block = table_.ensure(chunk_of(locations[i]));
-            float* row = block->row(offset_of(locations[i]), width_);
-            if (!block->has(offset_of(locations[i]))) {
-                initial_row(keys, i, width_, row);
-                block->set(offset_of(locations[i]));
+    // Rows are written in parallel; marking new ones, which may map a chunk, is done by one thread.
+    void update(const uint64_t* locations, Keys keys, int64_t n, const float* grads, Rule rule,
+                const Workers& workers) {
+        addresses_.resize(static_cast<size_t>(n));
+        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                if (i + kAhead < end) prefetch_bit(locations[i + kAhead]);
+                addresses_[static_cast<size_t>(i)] = written_row(locations[i]);
             }
-            update_row(rule, dim_, row, grads + i * dim_);
+        });
+        pick_unwritten(n);
+        for (int64_t i : unwritten_) table_.ensure(chunk_of(locations[i]));  // may throw: nothing is marked yet
+        for (int64_t i : unwritten_) {
+            Block* block = table_.find(chunk_of(locations[i]));
+            block->set(offset_of(locations[i]));
+            addresses_[static_cast<size_t>(i)] = block->row(offset_of(locations[i]), width_);
         }
+        workers.run(static_cast<int64_t>(unwritten_.size()), kLeastRows, [&](int64_t begin, int64_t end) {
+            for (int64_t k = begin; k < end; ++k) {
+                const int64_t i = unwritten_[static_cast<size_t>(k)];
+                initial_row(keys, i, width_, const_cast<float*>(addresses_[static_cast<size_t>(i)]));
+            }
+        });
+        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+            update_many(rule, dim_, width_, end - begin, grads + begin * dim_,
+                        [&](int64_t i) { return const_cast<float*>(addresses_[static_cast<size_t>(begin + i)]); });
+        });
     }
 
     void is_written(const uint64_t* locations, int64_t n, uint8_t* out) const noexcept {
@@ -196,9 +248,33 @@ class RowStore {
     static uint32_t chunk_of(uint64_t location) noexcept { return static_cast<uint32_t>(location >> kOffsetBits); }
     static uint64_t offset_of(uint64_t location) noexcept { return location & (kChunkRows - 1); }
 
+    const float* written_row(uint64_t location) const noexcept {
+        if (location == kAbsent) return nullptr;
+        Block* block = table_.find(chunk_of(location));
+        return block && block->has(offset_of(location)) ? block->row(offset_of(location), width_) : nullptr;
+    }
+
+    // unwritten_ = the i < n without an address, ascending.
+    void pick_unwritten(int64_t n) {
+        unwritten_.clear();
+        for (int64_t i = 0; i < n; ++i)
+            if (!addresses_[static_cast<size_t>(i)]) unwritten_.push_back(i);
+    }
+
+    const Initializer& initializer_of(uint32_t table) const noexcept {
+        const auto at = std::lower_bound(by_table_.begin(), by_table_.end(), table,
+                                         [](const TableInitializer& one, uint32_t uid) { return one.table < uid; });
+        return at != by_table_.end() && at->table == table ? at->init : init_;
+    }
+
     void initial_row(Keys keys, int64_t i, int64_t width, float* to) const noexcept {
-        initial_vector(init_, keys.ids[i], keys.tables[i], keys.missing[i] != 0, dim_, to);
+        initial_vector(initializer_of(keys.tables[i]), keys.ids[i], keys.tables[i], keys.missing[i] != 0, dim_, to);
         for (int64_t j = dim_; j < width; ++j) to[j] = 0.0f;
+    }
+
+    void prefetch_bit(uint64_t location) const noexcept {
+        if (Block* block = table_.find(chunk_of(location)))
+            __builtin_prefetch(&block->written[offset_of(location) >> 6]);
     }
 
     void prefetch(uint64_t location) const noexcept {
@@ -206,24 +282,47 @@ class RowStore {
         if (!block) return;
         const uint64_t offset = offset_of(location);
         __builtin_prefetch(&block->written[offset >> 6]);
-        const char* row = reinterpret_cast<const char*>(block->row(offset, width_));
-        const int64_t bytes = std::min<int64_t>(width_ * static_cast<int64_t>(sizeof(float)), 512);
-        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+        prefetch_row<0>(block->row(offset, width_), width_);
     }
 
     int64_t dim_;
     int64_t width_;
     Initializer init_;
+    std::vector<TableInitializer> by_table_;
     ChunkTable table_;
+    std::vector<const float*> addresses_;  // of one call; kept, so that the next one allocates nothing
+    std::vector<int64_t> unwritten_;
+    std::vector<float> made_;
 };
 
 // out[i] = source[slots[i]], the first `width` floats of each row.
 inline void gather_slots(const float* source, int64_t stride, const int64_t* slots, int64_t n, float* out,
-                         int64_t width) noexcept {
-    for (int64_t i = 0; i < n; ++i) {
-        if (i + kAhead < n) __builtin_prefetch(source + slots[i + kAhead] * stride);
-        std::memcpy(out + i * width, source + slots[i] * stride, static_cast<size_t>(width) * sizeof(float));
-    }
+                         int64_t width, const Workers& workers) {
+    workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            if (i + kAhead < end) prefetch_row<0>(source + slots[i + kAhead] * stride, width);
+            std::memcpy(out + i * width, source + slots[i] * stride, static_cast<size_t>(width) * sizeof(float));
+        }
+    });
+}
+
+// out[i] = rows[i], `dim` floats each.
+inline void copy_rows(const float* const* rows, int64_t n, int64_t dim, float* out, const Workers& workers) {
+    workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            if (i + kAhead < end) prefetch_row<0>(rows[i + kAhead], dim);
+            std::memcpy(out + i * dim, rows[i], static_cast<size_t>(dim) * sizeof(float));
+        }
+    });
+}
+
+// Rows of an arena by slot (each at most once); grads [n, dim] in the order of the slots.
+inline void update_slots(const Rule& rule, int64_t dim, float* arena, int64_t width, const int64_t* slots, int64_t n,
+                         const float* grads, const Workers& workers) {
+    workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+        update_many(rule, dim, width, end - begin, grads + begin * dim,
+                    [&](int64_t i) { return arena + slots[begin + i] * width; });
+    });
 }
 
 }  // namespace headrace

@@ -8,9 +8,12 @@ delivered may be given to another key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from headrace.embed._rows import RowStore
+from headrace.embed._rows import RowSource, RowStore, StoreSource
+from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U32, U64, Bool
 from headrace.embed.initializer import Initializer, Uniform, check_seed
 from headrace.embed.optimizers import UpdateRule
@@ -28,24 +31,59 @@ class ChunkStore:
     location or shape raises ValueError before anything changes; out of memory is MemoryError.
     """
 
-    def __init__(self, dim: int, state_floats: int, *, seed: int = 0, initializer: Initializer | None = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        state_floats: int,
+        *,
+        seed: int = 0,
+        initializer: Initializer | None = None,
+        table_initializers: Mapping[int, Initializer] | None = None,
+    ) -> None:
+        """`table_initializers` are those of single tables, by table uid; `initializer` is that of all others."""
         self.dim = dim
         self.width = dim + state_floats
         self.seed = check_seed(seed)
         self.initializer = initializer or Uniform()
         self._rows = RowStore(dim, state_floats, self.seed, *self.initializer.native())
+        for uid, one in (table_initializers or {}).items():
+            self._rows.add_initializer(uid, *one.native())
 
-    def read(self, locations: U64, ids: U64, tables: U32, missing: Bool, out: F32, *, slots: I64 | None = None) -> None:
+    def read(
+        self,
+        locations: U64,
+        ids: U64,
+        tables: U32,
+        missing: Bool,
+        out: F32,
+        *,
+        slots: I64 | None = None,
+        threads: Threads | None = None,
+    ) -> None:
         """Read rows into out[i], or out[slots[i]]: vectors if `out` is [.., dim] wide, with state if [.., width]."""
-        self._rows.read(locations, ids, tables, missing.view(np.uint8), out, slots)
+        self._rows.read(locations, ids, tables, missing.view(np.uint8), out, slots, threads)
+
+    def source(self, locations: U64, ids: U64, tables: U32, missing: Bool) -> RowSource:
+        """The vectors of rows, found when they are pooled."""
+        return StoreSource(self._rows, locations, ids, tables, missing.view(np.uint8))
 
     def write(self, locations: U64, rows: F32, *, slots: I64 | None = None) -> None:
         """Write rows[i], or rows[slots[i]], float32 [width]; the rows are then written."""
         self._rows.write(locations, rows, slots)
 
-    def update(self, locations: U64, ids: U64, tables: U32, missing: Bool, grads: F32, rule: UpdateRule) -> None:
+    def update(
+        self,
+        locations: U64,
+        ids: U64,
+        tables: U32,
+        missing: Bool,
+        grads: F32,
+        rule: UpdateRule,
+        *,
+        threads: Threads | None = None,
+    ) -> None:
         """One optimizer step in place with grads float32 [n, dim]; locations must be unique."""
-        self._rows.update(locations, ids, tables, missing.view(np.uint8), grads, *rule.native)
+        self._rows.update(locations, ids, tables, missing.view(np.uint8), grads, rule.native, threads)
 
     def is_written(self, locations: U64) -> Bool:
         out = np.zeros(len(locations), np.bool_)

@@ -9,7 +9,7 @@ weight, or divided by the number of ids). So results do not depend on threads, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headrace.embed import _pool, _rows
+from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64
+from headrace.embed.buffers import BufferPool
 from headrace.embed.layout import GroupLayout
 from headrace.ingest.batch import BatchGroup
 
@@ -39,7 +41,7 @@ class Bags:
         return len(self.position_offsets) - 1
 
 
-def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int) -> Bags:
+def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Threads | None = None) -> Bags:
     """Views of a batch's group (no copies), checked, so that the kernels stay inside them.
 
     ValueError or IndexError tells what does not fit; weights are refused for mean features.
@@ -60,33 +62,57 @@ def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int) -> Bags:
         name = layout.features[int(layout.mean.argmax())]
         raise ValueError(f"feature {name!r}: per-sample weights need pooling sum, not mean")
     _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets)
+    tables = group.unique_tables.numpy()
+    if len(tables) != bags.num_unique:
+        raise ValueError(f"{len(tables)} tables for {bags.num_unique} unique rows")
+    _pool.check_tables(bags.query_ids, bags.offsets, layout.feature_tables, tables, threads)
     return bags
 
 
-def pool_forward(bags: Bags, rows: F32, out: F32) -> None:
-    """Pool rows float32 [U, dim] into the group's columns of out float32 [B, D]."""
+def pool_forward(bags: Bags, source: _rows.RowSource, out: F32, threads: Threads | None = None) -> None:
+    """Pool the unique rows that `source` finds into the group's columns of out float32 [B, D]."""
+    if source.count != bags.num_unique or source.dim != bags.layout.dim:
+        raise ValueError(
+            f"{source.count} rows of dim {source.dim} for {bags.num_unique} unique rows of dim {bags.layout.dim}"
+        )
     layout = bags.layout
-    _pool.pool_forward(rows, bags.query_ids, bags.offsets, bags.weights, layout.columns, layout.mean, out)
+    _pool.pool_forward(source, bags.query_ids, bags.offsets, bags.weights, layout.columns, layout.mean, out, threads)
 
 
-def pool_backward(bags: Bags, grad: F32) -> F32:
-    """Gradients float32 [U, dim] of the unique rows from grad float32 [B, D]."""
+def matrix_source(rows: F32) -> _rows.RowSource:
+    """The unique rows float32 [U, dim] as they stand in a matrix."""
+    return _rows.SlotSource(rows, np.arange(len(rows)), rows.shape[1])
+
+
+def pool_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Threads | None = None) -> F32:
+    """`out` float32 [U, dim], or a new array, filled with the gradients of the unique rows from grad float32 [B, D]."""
     layout = bags.layout
-    starts = np.empty(len(bags.query_ids), np.int64)
-    averaged = bool(layout.mean.any()) and not _pool.is_one_hot(bags.offsets)
-    divisors = np.empty(len(starts), np.float32) if averaged else None
-    _pool.bag_terms(bags.offsets, layout.columns, layout.mean, grad.shape[1], starts, divisors)
-    return _segment_sum(bags, grad, starts, bags.weights if divisors is None else divisors, divide=averaged)
+    if out is None:
+        out = np.empty((bags.num_unique, layout.dim), np.float32)
+    _pool.pool_backward(
+        np.ascontiguousarray(grad),
+        bags.query_ids,
+        bags.offsets,
+        bags.weights,
+        layout.columns,
+        layout.mean,
+        *layout.by_table,
+        np.zeros(bags.num_unique, np.uint8),
+        out,
+        threads,
+    )
+    return out
 
 
-def sequence_backward(bags: Bags, grad: F32) -> F32:
-    """Gradients float32 [U, dim] of the unique rows from grad float32 [n, dim] of the n ids of sequence features."""
+def sequence_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Threads | None = None) -> F32:
+    """`out` float32 [U, dim], or a new array, filled from grad float32 [n, dim] of the n ids of sequence features."""
     starts = np.full(len(bags.query_ids), -1, np.int64)
     first = 0
-    for begin, end in sequence_ranges(bags):
-        starts[begin:end] = np.arange(first, first + end - begin) * bags.layout.dim
+    for feature, (begin, end) in zip(bags.layout.sequences, sequence_ranges(bags), strict=True):
+        if bags.layout.trained[feature]:
+            starts[begin:end] = np.arange(first, first + end - begin) * bags.layout.dim
         first += end - begin
-    return _segment_sum(bags, grad, starts, None, divide=False)
+    return _segment_sum(bags, grad, starts, None, out, threads, divide=False)
 
 
 def sequence_ranges(bags: Bags) -> list[tuple[int, int]]:
@@ -95,58 +121,89 @@ def sequence_ranges(bags: Bags) -> list[tuple[int, int]]:
     return [(int(bags.offsets[f * num_rows]), int(bags.offsets[(f + 1) * num_rows])) for f in bags.layout.sequences]
 
 
-def _segment_sum(bags: Bags, grad: F32, starts: I64, factors: F32 | None, *, divide: bool) -> F32:
-    out = np.empty((bags.num_unique, bags.layout.dim), np.float32)
+def _segment_sum(
+    bags: Bags, grad: F32, starts: I64, factors: F32 | None, out: F32 | None, threads: Threads | None, *, divide: bool
+) -> F32:
+    if out is None:
+        out = np.empty((bags.num_unique, bags.layout.dim), np.float32)
     flat = np.ascontiguousarray(grad).reshape(-1)
-    _pool.segment_sum(flat, starts, factors, divide, bags.positions, bags.position_offsets, out)
+    _pool.segment_sum(flat, starts, factors, divide, bags.positions, bags.position_offsets, out, threads)
     return out
 
 
-def pool(bags: Sequence[Bags], rows: Sequence[Tensor], num_rows: int, output_dim: int) -> Tensor:
-    """float32 [B, D] from the unique rows float32 [U_g, dim_g] of each group; differentiable (once) in the rows."""
-    result: Tensor = _Pool.apply(tuple(bags), num_rows, output_dim, *rows)  # type: ignore[no-untyped-call]
+@dataclass(frozen=True)
+class PoolWork:
+    """What pooling works with beside the bags: threads, and buffers for outputs and gradients."""
+
+    threads: Threads | None = None
+    buffers: BufferPool = field(default_factory=BufferPool)
+
+
+def pool(
+    bags: Sequence[Bags],
+    sources: Sequence[_rows.RowSource],
+    leaves: Sequence[Tensor],
+    shape: tuple[int, int],
+    work: PoolWork,
+) -> Tensor:
+    """float32 `shape` [B, D] from the unique rows that each group's source finds.
+
+    Differentiable (once) in `leaves`, which stand for the rows: float32 [U_g, dim_g], their values are not read.
+    """
+    result: Tensor = _Pool.apply(tuple(bags), tuple(sources), shape, work, *leaves)  # type: ignore[no-untyped-call]
     return result
 
 
-def sequence_values(bags: Bags, rows: Tensor) -> Tensor:
-    """float32 [n, dim]: one row for each id of the group's sequence features, feature after feature; differentiable."""
-    result: Tensor = _Sequences.apply(bags, rows)  # type: ignore[no-untyped-call]
+def sequence_values(bags: Bags, rows: F32, leaf: Tensor, work: PoolWork) -> Tensor:
+    """float32 [n, dim]: one of rows float32 [U, dim] for each id of the group's sequence features, feature after
+    feature; differentiable (once) in `leaf`."""
+    result: Tensor = _Sequences.apply(bags, rows, work, leaf)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Pool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, bags: tuple[Bags, ...], num_rows: int, output_dim: int, *rows: Tensor) -> Tensor:
-        ctx.bags = bags
-        out = torch.empty((num_rows, output_dim), dtype=torch.float32)
-        for one, values in zip(bags, rows, strict=True):
-            pool_forward(one, values.detach().numpy(), out.numpy())
+    def forward(
+        ctx: Any,
+        bags: tuple[Bags, ...],
+        sources: tuple[_rows.RowSource, ...],
+        shape: tuple[int, int],
+        work: PoolWork,
+        *leaves: Tensor,
+    ) -> Tensor:
+        ctx.bags, ctx.work = bags, work
+        out = work.buffers.take(shape)
+        for one, source in zip(bags, sources, strict=True):
+            pool_forward(one, source, out.numpy(), work.threads)
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        array = grad.contiguous().numpy()
-        wanted = ctx.needs_input_grad[3:]
-        grads = (
-            torch.from_numpy(pool_backward(one, array)) if want else None
-            for one, want in zip(ctx.bags, wanted, strict=True)
-        )
-        return (None, None, None, *grads)
+        array, work = grad.contiguous().numpy(), ctx.work
+        grads: list[Tensor | None] = []
+        for one, wanted in zip(ctx.bags, ctx.needs_input_grad[4:], strict=True):
+            grads.append(work.buffers.take((one.num_unique, one.layout.dim)) if wanted else None)
+            if wanted:
+                pool_backward(one, array, grads[-1].numpy(), work.threads)  # type: ignore[union-attr]
+        return (None, None, None, None, *grads)
 
 
 class _Sequences(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, bags: Bags, rows: Tensor) -> Tensor:
-        ctx.bags = bags
+    def forward(ctx: Any, bags: Bags, rows: F32, work: PoolWork, leaf: Tensor) -> Tensor:
+        ctx.bags, ctx.work = bags, work
         ranges = sequence_ranges(bags)
         wanted = [bags.query_ids[begin:end] for begin, end in ranges]
         ids = np.concatenate([np.empty(0, np.int64), *wanted])
-        out = np.empty((len(ids), bags.layout.dim), np.float32)
-        _rows.SlotRows.gather(rows.detach().numpy(), ids, out)
-        return torch.from_numpy(out)
+        out = work.buffers.take((len(ids), bags.layout.dim))
+        _rows.SlotRows.gather(rows, ids, out.numpy(), work.threads)
+        return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, torch.from_numpy(sequence_backward(ctx.bags, grad.contiguous().numpy()))
+        bags = ctx.bags
+        out = ctx.work.buffers.take((bags.num_unique, bags.layout.dim))
+        sequence_backward(bags, grad.contiguous().numpy(), out.numpy(), ctx.work.threads)
+        return None, None, None, out

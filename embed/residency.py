@@ -10,12 +10,14 @@ from typing import Protocol, SupportsIndex
 
 import numpy as np
 
+from headrace.embed._rows import RowSource
+from headrace.embed._threads import Threads
 from headrace.embed.arena import Arena, PlanError
 from headrace.embed.arguments import check_integer
-from headrace.embed.arrays import F32
+from headrace.embed.arrays import F32, I64
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
-from headrace.ingest.batch import BatchGroup
+from headrace.embed.row_keys import RowKeys
 from headrace.ingest.step_plan import StepPlan
 
 
@@ -32,15 +34,22 @@ def arena_limits(capacity: SupportsIndex | Sequence[SupportsIndex | None] | None
 
 
 class Residency(Protocol):
-    """What the stage asks of the place where rows live; one entry a group in every sequence."""
+    """What the stage asks of the place where rows live; `group` is the number of a row layout."""
 
-    def gather(self, plan: StepPlan, groups: Sequence[BatchGroup]) -> list[F32]:
-        """Vectors float32 [U, dim] of a training batch's unique rows, after the movements that its plan asks for."""
+    def enter(self, plan: StepPlan, keys: Sequence[RowKeys]) -> None:
+        """Do the movements that a training batch's plan asks for; `keys` are its unique rows, one entry a group."""
 
-    def update(
-        self, plan: StepPlan, groups: Sequence[BatchGroup], grads: Sequence[F32 | None], rules: Sequence[UpdateRule]
-    ) -> None:
-        """One optimizer step on the rows of the batch gathered last; a group without gradients is not touched."""
+    def slots(self, plan: StepPlan, group: int) -> I64 | None:
+        """Where the plan that was entered last has put the unique rows of its batch, if in slots."""
+
+    def source(self, group: int, keys: RowKeys, slots: I64 | None) -> RowSource:
+        """Where to find the newest vectors of rows: of `slots`, if a plan that was entered last has put them there."""
+
+    def update(self, group: int, keys: RowKeys, slots: I64 | None, grads: F32, rule: UpdateRule) -> None:
+        """One optimizer step on rows, with grads float32 [n, dim]; `slots` as in :meth:`source`."""
+
+    def write(self, group: int, keys: RowKeys, rows: F32) -> None:
+        """Replace rows by `rows` float32 [n, dim + state]."""
 
     def skip(self, plan: StepPlan) -> None:
         """Do the movements of a batch that is not trained on."""
@@ -52,39 +61,27 @@ class Residency(Protocol):
         """Forget what is resident, without writing it back."""
 
 
-def read_rows(store: ChunkStore, group: BatchGroup, out: F32) -> F32:
-    """`out`, filled from the chunks with the unique rows of a batch's group; unknown keys as they would start."""
-    store.read(
-        group.locations.numpy(), group.unique_ids.numpy(), group.unique_tables.numpy(), group.missing.numpy(), out
-    )
-    return out
-
-
 class DirectResidency:
     """Rows are read and updated in their chunks."""
 
-    def __init__(self, stores: Sequence[ChunkStore]) -> None:
+    def __init__(self, stores: Sequence[ChunkStore], threads: Threads | None = None) -> None:
         self._stores = stores
+        self._threads = threads
 
-    def gather(self, plan: StepPlan, groups: Sequence[BatchGroup]) -> list[F32]:
-        return [
-            read_rows(store, group, np.empty((group.num_unique, store.dim), np.float32))
-            for store, group in zip(self._stores, groups, strict=True)
-        ]
+    def enter(self, plan: StepPlan, keys: Sequence[RowKeys]) -> None:
+        """Nothing moves."""
 
-    def update(
-        self, plan: StepPlan, groups: Sequence[BatchGroup], grads: Sequence[F32 | None], rules: Sequence[UpdateRule]
-    ) -> None:
-        for store, group, grad, rule in zip(self._stores, groups, grads, rules, strict=True):
-            if grad is not None:
-                store.update(
-                    group.locations.numpy(),
-                    group.unique_ids.numpy(),
-                    group.unique_tables.numpy(),
-                    group.missing.numpy(),
-                    grad,
-                    rule,
-                )
+    def slots(self, plan: StepPlan, group: int) -> I64 | None:
+        return None
+
+    def source(self, group: int, keys: RowKeys, slots: I64 | None) -> RowSource:
+        return self._stores[group].source(*keys)
+
+    def update(self, group: int, keys: RowKeys, slots: I64 | None, grads: F32, rule: UpdateRule) -> None:
+        self._stores[group].update(*keys, grads, rule, threads=self._threads)
+
+    def write(self, group: int, keys: RowKeys, rows: F32) -> None:
+        self._stores[group].write(keys.locations, rows)
 
     def skip(self, plan: StepPlan) -> None:
         """Nothing moves."""
@@ -105,32 +102,58 @@ class ArenaResidency:
     `capacity` is the most rows that an arena may have, for each group; None is what the plans ask for.
     """
 
-    def __init__(self, stores: Sequence[ChunkStore], capacity: Sequence[int | None]) -> None:
+    def __init__(
+        self, stores: Sequence[ChunkStore], capacity: Sequence[int | None], threads: Threads | None = None
+    ) -> None:
         self._stores = stores
         self._limits = capacity
+        self._threads = threads
         self._arenas: list[Arena] = []
         self._run: int | None = None
         self._step = -1
 
-    def gather(self, plan: StepPlan, groups: Sequence[BatchGroup]) -> list[F32]:
+    def enter(self, plan: StepPlan, keys: Sequence[RowKeys]) -> None:
+        """Both movements: the ahead one touches no row of this step, and a device would overlap it with the step."""
         fresh = self._enter(plan)
         if fresh:
             self._move_late(plan)
-        gathered = []
-        for arena, store, group, part in zip(self._arenas, self._stores, groups, plan.groups, strict=True):
-            out = np.empty((group.num_unique, store.dim), np.float32)
-            arena.gather(part.slots, group.locations.numpy(), out)
-            gathered.append(out)
+        for arena, part, rows in zip(self._arenas, plan.groups, keys, strict=True):
+            arena.check_gathered(part.slots, rows.locations)
         if fresh:
             self._move_ahead(plan)
-        return gathered
 
-    def update(
-        self, plan: StepPlan, groups: Sequence[BatchGroup], grads: Sequence[F32 | None], rules: Sequence[UpdateRule]
-    ) -> None:
-        for arena, part, grad, rule in zip(self._arenas, plan.groups, grads, rules, strict=True):
-            if grad is not None:
-                arena.update(part.slots, grad, rule)
+    def slots(self, plan: StepPlan, group: int) -> I64 | None:
+        return plan.groups[group].slots
+
+    def source(self, group: int, keys: RowKeys, slots: I64 | None) -> RowSource:
+        if slots is None:
+            self.flush()
+            return self._stores[group].source(*keys)
+        return self._arenas[group].source(slots)
+
+    def update(self, group: int, keys: RowKeys, slots: I64 | None, grads: F32, rule: UpdateRule) -> None:
+        """Rows of an earlier batch may have left the arena since: those are updated in their chunks."""
+        if slots is not None:
+            self._arenas[group].update(slots, grads, rule)
+            return
+        slots = self._find(group, keys)
+        inside = slots >= 0
+        if inside.any():
+            self._arenas[group].update(slots[inside], grads[inside], rule)
+        self._stores[group].update(*keys.take(~inside), grads[~inside], rule, threads=self._threads)
+
+    def write(self, group: int, keys: RowKeys, rows: F32) -> None:
+        slots = self._find(group, keys)
+        inside = slots >= 0
+        if inside.any():
+            self._arenas[group].write(slots[inside], rows[inside])
+        self._stores[group].write(keys.locations[~inside], rows[~inside])
+
+    def _find(self, group: int, keys: RowKeys) -> I64:
+        """Slots int64 [n] of rows, -1 where they are not in the arena."""
+        if not self._arenas:
+            return np.full(len(keys.locations), -1)
+        return self._arenas[group].find(keys.locations)
 
     def skip(self, plan: StepPlan) -> None:
         if self._enter(plan):
@@ -171,7 +194,7 @@ class ArenaResidency:
                 )
         self.flush()
         self.drop()
-        self._arenas = [Arena(p.capacity, s) for p, s in zip(plan.groups, self._stores, strict=True)]
+        self._arenas = [Arena(p.capacity, s, self._threads) for p, s in zip(plan.groups, self._stores, strict=True)]
         self._run = plan.run
 
     def _check_capacity(self, plan: StepPlan) -> None:
@@ -184,7 +207,6 @@ class ArenaResidency:
             arena.move(part.late, keys, 2 * plan.step)
 
     def _move_ahead(self, plan: StepPlan) -> None:
-        """After the gather, so that a device can overlap it with the step; it touches no row of this step."""
         for arena, part, keys in zip(self._arenas, plan.groups, plan.ahead_keys, strict=True):
             arena.move(part.ahead, keys, 2 * plan.step + 1)
         self._step = plan.step

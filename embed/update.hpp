@@ -4,35 +4,162 @@
 #include <cmath>
 #include <cstdint>
 
+#include "vector_clones.hpp"
+
 namespace headrace {
 
-enum RuleKind : int32_t { kSgd = 0, kRowwiseAdagrad = 1 };
+enum RuleKind : int32_t { kSgd = 0, kRowwiseAdagrad = 1, kAdagrad = 2, kAdam = 3 };
 
+// `lr` is the step size; with Adam the bias corrections are in it. `keep1` and `keep2` are 1 - beta1 and 1 - beta2.
 struct Rule {
     int32_t kind;
     float lr;
     float eps;
+    float weight_decay;
+    float keep1;
+    float keep2;
 };
 
-inline void update_row(const Rule& rule, int64_t dim, float* __restrict row, const float* __restrict grad) noexcept {
-    if (rule.kind == kSgd) {
-        for (int64_t j = 0; j < dim; ++j) row[j] = row[j] - rule.lr * grad[j];
-        return;
+// Floats of state behind a vector of `dim` floats.
+inline int64_t state_floats(int32_t kind, int64_t dim) noexcept {
+    switch (kind) {
+        case kRowwiseAdagrad:
+            return 1;
+        case kAdagrad:
+            return dim;
+        case kAdam:
+            return 2 * dim;
+        default:
+            return 0;
     }
+}
+
+template <bool decays>
+HEADRACE_INLINE float decayed(const Rule& rule, float gradient, float value) noexcept {
+    if constexpr (decays) return gradient + rule.weight_decay * value;
+    return gradient;
+}
+
+template <bool decays>
+HEADRACE_INLINE void sgd_row(const Rule& rule, int64_t dim, float* __restrict row,
+                             const float* __restrict grad) noexcept {
+    for (int64_t j = 0; j < dim; ++j) row[j] = row[j] - rule.lr * decayed<decays>(rule, grad[j], row[j]);
+}
+
+template <bool decays>
+HEADRACE_INLINE float sum_of_squares(const Rule& rule, int64_t dim, const float* row, const float* grad) noexcept {
     float squares = 0.0f;
-    for (int64_t j = 0; j < dim; ++j) squares = squares + grad[j] * grad[j];
+    for (int64_t j = 0; j < dim; ++j) {
+        const float g = decayed<decays>(rule, grad[j], row[j]);
+        squares = squares + g * g;
+    }
+    return squares;
+}
+
+template <bool decays>
+HEADRACE_INLINE void rowwise_adagrad_row(const Rule& rule, int64_t dim, float* __restrict row,
+                                         const float* __restrict grad, float squares) noexcept {
     const float sum = row[dim] + squares / static_cast<float>(dim);
     row[dim] = sum;
     const float scale = std::sqrt(sum) + rule.eps;
-    for (int64_t j = 0; j < dim; ++j) row[j] = row[j] - rule.lr * grad[j] / scale;
+    for (int64_t j = 0; j < dim; ++j) row[j] = row[j] - rule.lr * decayed<decays>(rule, grad[j], row[j]) / scale;
 }
 
-// Rows of an arena by slot; grads [n, dim] in the order of the slots.
-inline void update_slots(const Rule& rule, int64_t dim, float* arena, int64_t width, const int64_t* slots, int64_t n,
-                         const float* grads) noexcept {
-    for (int64_t i = 0; i < n; ++i) {
-        if (i + 8 < n) __builtin_prefetch(arena + slots[i + 8] * width, 1);
-        update_row(rule, dim, arena + slots[i] * width, grads + i * dim);
+template <bool decays>
+HEADRACE_INLINE void adagrad_row(const Rule& rule, int64_t dim, float* __restrict row,
+                                 const float* __restrict grad) noexcept {
+    float* sums = row + dim;
+    for (int64_t j = 0; j < dim; ++j) {
+        const float g = decayed<decays>(rule, grad[j], row[j]);
+        sums[j] = sums[j] + g * g;
+        row[j] = row[j] - rule.lr * g / (std::sqrt(sums[j]) + rule.eps);
+    }
+}
+
+template <bool decays>
+HEADRACE_INLINE void adam_row(const Rule& rule, int64_t dim, float* __restrict row,
+                              const float* __restrict grad) noexcept {
+    float* first = row + dim;
+    float* second = row + 2 * dim;
+    for (int64_t j = 0; j < dim; ++j) {
+        const float g = decayed<decays>(rule, grad[j], row[j]);
+        first[j] = first[j] + rule.keep1 * (g - first[j]);
+        second[j] = second[j] + rule.keep2 * (g * g - second[j]);
+        row[j] = row[j] - rule.lr * (first[j] / (std::sqrt(second[j]) + rule.eps));
+    }
+}
+
+// The sums of squares of a few rows run side by side: each is one chain of additions, in the order of its columns.
+constexpr int64_t kSideBySide = 8;
+
+template <bool decays>
+HEADRACE_INLINE void rowwise_adagrad_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
+                                          int64_t n) noexcept {
+    float squares[kSideBySide] = {};
+    if (n == kSideBySide) {
+        for (int64_t j = 0; j < dim; ++j)
+            for (int64_t i = 0; i < kSideBySide; ++i) {
+                const float g = decayed<decays>(rule, grads[i][j], rows[i][j]);
+                squares[i] = squares[i] + g * g;
+            }
+    } else {
+        for (int64_t i = 0; i < n; ++i) squares[i] = sum_of_squares<decays>(rule, dim, rows[i], grads[i]);
+    }
+    for (int64_t i = 0; i < n; ++i) rowwise_adagrad_row<decays>(rule, dim, rows[i], grads[i], squares[i]);
+}
+
+template <bool decays>
+HEADRACE_INLINE void step_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
+                               int64_t n) noexcept {
+    switch (rule.kind) {
+        case kSgd:
+            for (int64_t i = 0; i < n; ++i) sgd_row<decays>(rule, dim, rows[i], grads[i]);
+            break;
+        case kRowwiseAdagrad:
+            rowwise_adagrad_rows<decays>(rule, dim, rows, grads, n);
+            break;
+        case kAdagrad:
+            for (int64_t i = 0; i < n; ++i) adagrad_row<decays>(rule, dim, rows[i], grads[i]);
+            break;
+        default:
+            for (int64_t i = 0; i < n; ++i) adam_row<decays>(rule, dim, rows[i], grads[i]);
+    }
+}
+
+// Up to kSideBySide rows that are not the same; grads[i] is the gradient of rows[i].
+HEADRACE_VECTOR_CLONES
+static void update_rows(const Rule& rule, int64_t dim, float* const* rows, const float* const* grads,
+                        int64_t n) noexcept {
+    if (rule.weight_decay != 0.0f)
+        step_rows<true>(rule, dim, rows, grads, n);
+    else
+        step_rows<false>(rule, dim, rows, grads, n);
+}
+
+// Asks for the first lines of a row; `write` is 1 where it will be written.
+template <int write, int64_t Dim = 0>
+HEADRACE_INLINE void prefetch_row(const float* row, int64_t floats) noexcept {
+    if constexpr (Dim > 0) floats = Dim;
+    const int64_t bytes = floats < 128 ? floats * static_cast<int64_t>(sizeof(float)) : 512;
+    const char* first = reinterpret_cast<const char*>(row);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at, write);
+    __builtin_prefetch(first + bytes - 1, write);  // of a row that does not begin with a line
+}
+
+// row(i) is where the i-th of n different rows of `width` floats is; grads [n, dim].
+template <class Row>
+inline void update_many(const Rule& rule, int64_t dim, int64_t width, int64_t n, const float* grads,
+                        const Row& row) noexcept {
+    float* rows[kSideBySide];
+    const float* gradients[kSideBySide];
+    for (int64_t first = 0; first < n; first += kSideBySide) {
+        const int64_t count = n - first < kSideBySide ? n - first : kSideBySide;
+        for (int64_t i = 0; i < count; ++i) {
+            rows[i] = row(first + i);
+            gradients[i] = grads + (first + i) * dim;
+            if (first + i + kSideBySide < n) prefetch_row<1>(row(first + i + kSideBySide), width);
+        }
+        update_rows(rule, dim, rows, gradients, count);
     }
 }
 

@@ -41,6 +41,20 @@ class BadLines(Sequence[BadLine]):
     def of(cls, lines: Sequence[BadLine]) -> BadLines:
         return cls(np.array(lines, np.int64).reshape(-1, len(BadLine._fields)))
 
+    @classmethod
+    def of_rows(cls, rows: I64, first: int, refused: npt.NDArray[np.uint8]) -> BadLines:
+        """Bad rows of a format without lines: `rows` of the block that begins with row `first` of the file.
+
+        refused: uint8 [columns, rows of the block], a reason or 0; of several columns of a row, the first is named
+        """
+        reasons = refused[:, rows]
+        columns = (reasons != 0).argmax(axis=0) if len(rows) else np.zeros(0, np.int64)
+        table = np.zeros((len(rows), len(BadLine._fields)), np.int64)
+        table[:, 0] = rows + first + 1
+        table[:, 1] = columns
+        table[:, 2] = reasons[columns, np.arange(len(rows))]
+        return cls(table)
+
     @property
     def numbers(self) -> I64:
         """int64 [n], 1-based physical lines, ascending."""

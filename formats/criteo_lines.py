@@ -20,24 +20,25 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headrace.formats import _criteo
-from headrace.formats.bad_lines import BadLines
+from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.checks import check_integer
 from headrace.formats.schema import Schema, SchemaError
 from headrace.formats.text_blocks import DEFAULT_MAX_LINE_BYTES
 
 
 class Kind(IntEnum):
-    """What a column holds; the numbers are those of ``criteo_parser.hpp``."""
+    """What a column holds; the first five numbers are those of ``criteo_parser.hpp``, which knows no other kind."""
 
     LABEL = 0
     INT64 = 1
     UINT64 = 2
     HEX32 = 3
     HEX64 = 4
+    FLOAT32 = 5
 
 
 class Reason(IntEnum):
-    """Why a line is refused; the numbers are those of ``criteo_parser.hpp``."""
+    """Why a row is refused; the first eight numbers are those of ``criteo_parser.hpp``, the others of other formats."""
 
     BLANK_LINE = 1
     COLUMN_COUNT = 2
@@ -47,9 +48,38 @@ class Reason(IntEnum):
     OUT_OF_RANGE = 6
     BAD_HEX = 7
     MISSING_ID = 8
+    BAD_FLOAT = 9
+    BAD_WORD = 10
+    BAD_TIME = 11
+    NO_LABEL = 12
+    NOT_FINITE = 13
+    NOT_WHOLE = 14
 
 
-_SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}
+def field_reason(reason: Reason, kind: Kind) -> str:
+    """Why a field of that kind was refused, in words."""
+    if reason == Reason.BAD_LABEL:
+        return "a label is 0 or 1"
+    if reason == Reason.MISSING_ID:
+        return "no id, and the schema says missing='raise'"
+    if reason == Reason.BAD_HEX:
+        return f"not 1 to {8 if kind == Kind.HEX32 else 16} hexadecimal digits"
+    if reason == Reason.OUT_OF_RANGE:
+        return f"does not fit into {kind.name.lower()}"
+    return _REASONS.get(reason, "not a decimal integer")
+
+
+_REASONS = {
+    Reason.BAD_FLOAT: "not a decimal number",
+    Reason.BAD_WORD: "none of the words that the format knows",
+    Reason.BAD_TIME: "no such date and hour",
+    Reason.NO_LABEL: "the label is missing",
+    Reason.NOT_FINITE: "not finite",
+    Reason.NOT_WHOLE: "not a whole number",
+}
+
+
+SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, "int64": Kind.INT64}
 
 
 class ParsedLines(NamedTuple):
@@ -88,7 +118,7 @@ class LineLayout:
         if not names:
             raise SchemaError("a schema without columns describes no line")
         kinds = [Kind.LABEL] * len(schema.labels) + [Kind.INT64] * len(schema.dense)
-        kinds += [_SPARSE_KIND[s.encoding] for s in schema.sparse]
+        kinds += [SPARSE_KIND[s.encoding] for s in schema.sparse]
         required = [True] * len(schema.labels) + [False] * len(schema.dense)
         required += [s.missing == "raise" for s in schema.sparse]
         return cls(
@@ -102,6 +132,24 @@ class LineLayout:
     @property
     def num_columns(self) -> int:
         return len(self.names)
+
+    @property
+    def separator(self) -> str:
+        return "\t"
+
+    @property
+    def declared_by(self) -> str:
+        return "the schema declares"
+
+    def column_count_hint(self, found: int) -> str:
+        if self.num_labels and found == self.num_columns - self.num_labels:
+            return "this looks like a file without label; declare the schema without labels"
+        if not self.num_labels and found == self.num_columns + 1:
+            return "this looks like a file with a label; declare it in the schema"
+        return ""
+
+    def field_reason(self, bad: BadLine) -> str:
+        return field_reason(Reason(bad.reason), Kind(self.kinds[bad.column]))
 
     def record_batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)

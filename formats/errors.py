@@ -87,3 +87,16 @@ class ManifestError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.reason)
+
+
+class ColumnMismatchError(ValueError):
+    """A file whose columns are not those that the schema declares; nothing of it was read."""
+
+    def __init__(self, path: str, column: str, reason: str) -> None:
+        self.path = path
+        self.column = column
+        self.reason = reason
+        super().__init__(f"{path}, column {column!r}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.column, self.reason)

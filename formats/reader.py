@@ -14,7 +14,10 @@ from headrace.formats.schema import Schema
 
 @dataclass(frozen=True)
 class FilePosition:
-    """A place between two rows: byte `byte_offset` of the uncompressed text of file number `file`, `line` rows in."""
+    """A place between two rows: byte `byte_offset` of the uncompressed text of file number `file`, `line` rows in.
+
+    In formats without text `line` alone says where, and `byte_offset` counts the bytes given out before.
+    """
 
     file: int
     byte_offset: int

@@ -25,10 +25,19 @@ DenseTransform = Literal["identity", "log1p"]
 Pooling = Literal["sum", "mean", "none"]
 MissingId = Literal["key", "drop", "raise"]
 RowType = Literal["float32"]
-OptimizerName = Literal["sgd", "rowwise_adagrad"]
+OptimizerName = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
-OPTIMIZER_STATE_FLOATS: dict[str, int] = {"sgd": 0, "rowwise_adagrad": 1}
-"""float32 values of optimizer state that a row carries behind its vector."""
+OPTIMIZER_STATE_FLOATS: dict[str, int] = {"sgd": 0, "rowwise_adagrad": 1, "adagrad": 0, "adam": 0}
+"""Single float32 values of optimizer state that a row carries behind its vector."""
+
+OPTIMIZER_STATE_VECTORS: dict[str, int] = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
+"""Vectors of optimizer state, of the row's own dim, that a row carries behind its vector."""
+
+
+def optimizer_state_floats(optimizer: str, dim: int) -> int:
+    """float32 values of optimizer state of a row of `dim` values."""
+    return OPTIMIZER_STATE_FLOATS[optimizer] + OPTIMIZER_STATE_VECTORS[optimizer] * dim
+
 
 _SPARSE_ARROW: dict[str, pa.DataType] = {
     "hex32": pa.uint32(),
@@ -187,7 +196,7 @@ class Group:
     @property
     def state_floats(self) -> int:
         """float32 values of optimizer state a row."""
-        return OPTIMIZER_STATE_FLOATS[self.optimizer]
+        return optimizer_state_floats(self.optimizer, self.dim)
 
     @property
     def row_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Text files, plain or gzip, as blocks of whole lines, in bounded memory."""
+"""Text files, plain, gzip or Zstandard, as blocks of whole lines, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Protocol
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
 from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
 DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_MAX_LINE_BYTES = 1 << 20
@@ -56,6 +57,14 @@ class _Source(Protocol):
     def close(self) -> None: ...
 
 
+def _open(path: str) -> _Source:
+    if path.endswith(".gz"):
+        return GzipMembers(path)
+    if path.endswith(".zst"):
+        return ZstdFrames(path)
+    return open(path, "rb", buffering=0)
+
+
 def check_sizes(**sizes: int) -> None:
     """Refuse a size, given by the name of its option, that is no number of bytes from 1 to 1 GiB."""
     for name, value in sizes.items():
@@ -74,8 +83,8 @@ def text_blocks(
 ) -> Iterator[TextBlock]:
     """Blocks of about `block_bytes` of whole lines of the file at `path`, from `start_offset` (a line start) on.
 
-    - A name that ends in ``.gz`` means gzip. `start_offset` counts uncompressed bytes: a plain file is sought, a gzip
-      file decompressed and discarded up to there.
+    - A name that ends in ``.gz`` means gzip, ``.zst`` Zstandard. `start_offset` counts uncompressed bytes: a plain file
+      is sought, a compressed one decompressed and discarded up to there.
     - A UTF-8 byte order mark at the start of the file is not part of the first line.
     - Blank lines at the very end of the file are not lines, as long as they are at most `max_line_bytes` together; nor
       is a carriage return that is all there is behind the last line feed. (Resumed inside a longer run of blank lines,
@@ -87,7 +96,7 @@ def text_blocks(
     has not `file_bytes` bytes as stored, where that is given, when it is opened or when its end is met.
     """
     check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
-    source: _Source = GzipMembers(path) if path.endswith(".gz") else open(path, "rb", buffering=0)  # noqa: SIM115
+    source = _open(path)
     cutter = _LineCutter(source, path, file, file_bytes, start_line, block_bytes, max_line_bytes)
     try:
         cutter.check_size()
@@ -208,6 +217,8 @@ class _LineCutter:
     def _skip_mark(self, buffer: bytearray) -> int:
         if buffer.startswith(GZIP_MAGIC):
             raise CorruptShardError(self._path, 0, 0, "gzip data under a name that does not end in .gz")
+        if buffer.startswith(ZSTD_MAGIC):
+            raise CorruptShardError(self._path, 0, 0, "Zstandard data under a name that does not end in .zst")
         self._mark_bytes = len(UTF8_BOM) if buffer.startswith(UTF8_BOM) else 0
         return self._mark_bytes
 

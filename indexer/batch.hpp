@@ -200,9 +200,8 @@ class Batch {
     }
 
     void write_table(const Job& job) {
-        const std::vector<std::uint64_t>& ids = dedups_[job.table]->ids();
         const GroupOut& out = groups_[tables_[job.table].group];
-        std::copy(ids.begin(), ids.end(), out.ids + job.offset);
+        std::copy_n(dedups_[job.table]->ids(), job.unique, out.ids + job.offset);
         std::fill_n(out.missing + job.offset, job.unique, std::uint8_t{0});
         if (job.missing_at != kNone) out.missing[job.offset + job.missing_at] = 1;
         if (num_lanes_ > 0) return;  // the lanes will say
@@ -212,7 +211,7 @@ class Batch {
 
     void hash_table(Job& job) {
         const TableInfo& table = tables_[job.table];
-        const std::vector<std::uint64_t>& ids = dedups_[job.table]->ids();
+        const std::uint64_t* const ids = dedups_[job.table]->ids();
         std::uint64_t* const hashes = hashes_.data() + job.start;
         for (std::uint32_t i = 0; i < job.unique; ++i) hashes[i] = mix64_seeded(table.seed, ids[i]);
         if (job.missing_at != kNone) hashes[job.missing_at] = table.missing_hash;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,38 +46,42 @@ class ScratchTable {
     // Room for `expected` ids before the first growth.
     void begin(std::size_t expected) {
         int bits = kFirstBits;
-        while ((std::size_t{1} << bits) < expected * 2) ++bits;
+        while ((std::size_t{1} << bits) < expected * 4) ++bits;
         resize(bits);
         std::fill_n(slots_.begin(), mask_ + 1, ScratchSlot<Id>{});
     }
 
-    // Position of `id`, or `next` after taking it in.
-    std::uint32_t find_or_add(Id id, std::uint32_t next) {
-        std::size_t i = home(id);
-        for (; slots_[i].position_plus_1 != 0; i = (i + 1) & mask_) {
-            if (slots_[i].id == id) return slots_[i].position_plus_1 - 1;
+    // Whether `ids` more than `taken` may need more slots.
+    bool lacks_room(std::size_t taken, std::size_t ids) const { return (taken + ids) * 2 > mask_; }
+
+    std::size_t home(Id id) const { return static_cast<std::size_t>(scattered(id, multiplier_) >> shift_); }
+
+    // Position of `id`, whose home is given, or `next` after taking it in.
+    std::uint32_t find_or_add(Id id, std::size_t home, std::uint32_t next) {
+        ScratchSlot<Id>* const slots = slots_.data();
+        for (std::size_t i = home;; i = (i + 1) & mask_) {
+            const ScratchSlot<Id> slot = slots[i];
+            if (slot.id == id && slot.position_plus_1 != 0) return slot.position_plus_1 - 1;
+            if (slot.position_plus_1 != 0) continue;
+            slots[i] = {id, next + 1};
+            return next;
         }
-        slots_[i] = {id, next + 1};
-        return next;
     }
 
-    bool full(std::size_t ids) const { return ids * 2 > mask_; }
-
-    // Twice the slots for the ids of `ids`, whose order is their position; that at `skip` has no slot.
-    void grow(const std::vector<std::uint64_t>& ids, std::size_t skip) {
+    // Twice the slots for the first `count` of `ids`, whose order is their position; that at `skip` has no slot.
+    void grow(const std::vector<std::uint64_t>& ids, std::size_t count, std::size_t skip) {
         resize(64 - shift_ + 1);
         std::fill_n(slots_.begin(), mask_ + 1, ScratchSlot<Id>{});
-        for (std::size_t p = 0; p < ids.size(); ++p) {
-            if (p != skip) find_or_add(static_cast<Id>(ids[p]), static_cast<std::uint32_t>(p));
+        for (std::size_t p = 0; p < count; ++p) {
+            const auto id = static_cast<Id>(ids[p]);
+            if (p != skip) find_or_add(id, home(id), static_cast<std::uint32_t>(p));
         }
     }
 
     std::size_t nbytes() const { return slots_.capacity() * sizeof(ScratchSlot<Id>); }
 
   private:
-    static constexpr int kFirstBits = 6;
-
-    std::size_t home(Id id) const { return static_cast<std::size_t>(scattered(id, multiplier_) >> shift_); }
+    static constexpr int kFirstBits = 9;
 
     void resize(int bits) {
         mask_ = (std::size_t{1} << bits) - 1;
@@ -98,13 +103,13 @@ class TableDedup {
     // `wide`: a column of the batch has 64-bit ids; `ids` are all that will be added.
     void begin(bool wide, std::size_t ids) {
         wide_ = wide;
-        const std::size_t expected = std::min(ids, ids_.size() + ids_.size() / 8);  // as many as in the last batch
+        const std::size_t expected = std::min(ids, count_ + count_ / 8);  // as many as in the last batch
         if (wide) {
             wide_slots_.begin(expected);
         } else {
             narrow_slots_.begin(expected);
         }
-        ids_.clear();
+        count_ = 0;
         missing_at_ = kNone;
     }
 
@@ -117,40 +122,75 @@ class TableDedup {
         }
     }
 
-    std::size_t size() const { return ids_.size(); }
-    const std::vector<std::uint64_t>& ids() const { return ids_; }
+    std::size_t size() const { return count_; }
+    const std::uint64_t* ids() const { return ids_.data(); }
     std::uint32_t missing_at() const { return missing_at_; }  // or kNone
     std::size_t nbytes() const { return narrow_slots_.nbytes() + wide_slots_.nbytes() + ids_.capacity() * 8; }
 
   private:
+    static constexpr std::size_t kBlock = 128;
+
+    // In blocks: first where each id's search begins, then the searches. So what a search must wait for, a slot of the
+    // scratch table or a branch that nobody can foresee, does not hold up the hashing of the ids behind it.
     template <class SlotId, class Id>
     void add_to(ScratchTable<SlotId>& slots, const Id* values, const std::uint8_t* missing, std::size_t size,
                 std::uint32_t* query) {
-        if (missing == nullptr) {
-            for (std::size_t i = 0; i < size; ++i) query[i] = position_of(slots, static_cast<SlotId>(values[i]));
-            return;
-        }
-        for (std::size_t i = 0; i < size; ++i) {
-            query[i] = missing[i] ? position_of_missing() : position_of(slots, static_cast<SlotId>(values[i]));
+        std::array<std::uint32_t, kBlock> homes;
+        for (std::size_t begin = 0; begin < size; begin += kBlock) {
+            const std::size_t count = std::min(size - begin, kBlock);
+            make_room(slots, count);
+            for (std::size_t i = 0; i < count; ++i) {
+                homes[i] = static_cast<std::uint32_t>(slots.home(static_cast<SlotId>(values[begin + i])));
+            }
+            if (missing == nullptr) {
+                search(slots, values + begin, homes, count, query + begin);
+            } else {
+                search(slots, values + begin, missing + begin, homes, count, query + begin);
+            }
         }
     }
 
     template <class SlotId>
-    std::uint32_t position_of(ScratchTable<SlotId>& slots, SlotId id) {
-        const auto next = static_cast<std::uint32_t>(ids_.size());
-        const std::uint32_t position = slots.find_or_add(id, next);
-        if (position == next) {
-            ids_.push_back(id);
-            if (slots.full(ids_.size())) slots.grow(ids_, missing_at_);
+    void make_room(ScratchTable<SlotId>& slots, std::size_t ids) {
+        while (slots.lacks_room(count_, ids)) slots.grow(ids_, count_, missing_at_);
+        if (ids_.size() < count_ + ids + 1) ids_.resize((count_ + ids) * 2 + 1);
+    }
+
+    template <class SlotId, class Id>
+    void search(ScratchTable<SlotId>& slots, const Id* values, const std::array<std::uint32_t, kBlock>& homes,
+                std::size_t size, std::uint32_t* query) {
+        std::uint64_t* const ids = ids_.data();
+        auto count = static_cast<std::uint32_t>(count_);
+        for (std::size_t i = 0; i < size; ++i) {
+            const auto id = static_cast<SlotId>(values[i]);
+            const std::uint32_t position = slots.find_or_add(id, homes[i], count);
+            query[i] = position;
+            ids[count] = id;  // for nothing where the id is known
+            count += position == count;
         }
-        return position;
+        count_ = count;
+    }
+
+    template <class SlotId, class Id>
+    void search(ScratchTable<SlotId>& slots, const Id* values, const std::uint8_t* missing,
+                const std::array<std::uint32_t, kBlock>& homes, std::size_t size, std::uint32_t* query) {
+        for (std::size_t i = 0; i < size; ++i) {
+            if (missing[i]) {
+                query[i] = position_of_missing();
+                continue;
+            }
+            const auto id = static_cast<SlotId>(values[i]);
+            query[i] = slots.find_or_add(id, homes[i], static_cast<std::uint32_t>(count_));
+            ids_[count_] = id;
+            count_ += query[i] == count_;
+        }
     }
 
     // The missing key stands among the unique ids, with id 0, but has no slot.
     std::uint32_t position_of_missing() {
         if (missing_at_ == kNone) {
-            missing_at_ = static_cast<std::uint32_t>(ids_.size());
-            ids_.push_back(0);
+            missing_at_ = static_cast<std::uint32_t>(count_);
+            ids_[count_++] = 0;
         }
         return missing_at_;
     }
@@ -158,7 +198,8 @@ class TableDedup {
     bool wide_ = false;
     ScratchTable<std::uint32_t> narrow_slots_;
     ScratchTable<std::uint64_t> wide_slots_;
-    std::vector<std::uint64_t> ids_;
+    std::vector<std::uint64_t> ids_;  // the first count_ of them
+    std::size_t count_ = 0;
     std::uint32_t missing_at_ = kNone;
 };
 

@@ -82,11 +82,11 @@ class Dit {
         engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
             const LaneLock lock(*this, lane);
             ProbeCounts counts;
-            each_key(batch, lane, [&](const Batch::Cursor& key) {
-                const GroupOut& out = batch.group(key.group());
-                const std::uint64_t at = shard(key).find_committed({key.order(), key.key()}, counts);
-                out.locations[key.row()] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row()] = 0;
+            each_key(batch, lane, [&](const Fetched& key) {
+                const GroupOut& out = batch.group(key.group);
+                const std::uint64_t at = key.shard->find_committed(key.probe, counts);
+                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row] = 0;
             });
         });
     }
@@ -101,11 +101,11 @@ class Dit {
         check_no_tickets();
         for (std::size_t lane = 0; lane < engine_.num_lanes(); ++lane) {
             const LaneLock lock(*this, lane);
-            each_key(batch, lane, [&](const Batch::Cursor& key) {
-                const GroupOut& out = batch.group(key.group());
-                const std::uint64_t at = shard(key).remove_committed({key.order(), key.key()});
-                out.locations[key.row()] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row()] = 0;
+            each_key(batch, lane, [&](const Fetched& key) {
+                const GroupOut& out = batch.group(key.group);
+                const std::uint64_t at = key.shard->remove_committed(key.probe);
+                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                out.is_new[key.row] = 0;
                 if (at != kAbsent) counts_.forget(at);
             });
         }
@@ -384,30 +384,43 @@ class Dit {
         const std::size_t first_, last_;
     };
 
-    static constexpr int kAhead = 16;  // keys whose line is being fetched while one is compared
-    static constexpr int kNext = 8;    // keys whose next line is, where the run goes on
+    static constexpr std::size_t kFlight = 32;  // keys whose lines are being fetched while as many are compared
+
+    // A key on its way: its line is being fetched.
+    struct Fetched {
+        Probe probe;
+        Shard* shard;
+        std::uint32_t group, row;
+    };
 
     std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
-    Shard& shard(const Batch::Cursor& key) { return shards_[key.shard()]->shard; }
+    using Flight = std::array<Fetched, kFlight>;
 
+    // `on_key(Fetched)` for the keys of a lane in batch order, flight by flight: while one is compared, which a branch
+    // or a line that is not there yet may hold up at each key, the next one's lines are on their way.
     template <class OnKey>
     void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
-        Batch::Cursor first(batch, lane), next(batch, lane), key(batch, lane);
-        for (int i = 0; i < kAhead; ++i) fetch_line(first);
-        for (int i = 0; i < kNext; ++i) fetch_next_line(next);
-        while (key.next()) {
-            fetch_line(first);
-            fetch_next_line(next);
-            on_key(key);
+        std::array<Flight, 2> flights;
+        Batch::Cursor cursor(batch, lane);
+        std::size_t number = 0, size = fetch(cursor, flights[0]);
+        while (size > 0) {
+            const Flight& flight = flights[number % 2];
+            for (std::size_t i = 0; i < size; ++i) flight[i].shard->prefetch_next(flight[i].probe.order);
+            const std::size_t next_size = fetch(cursor, flights[++number % 2]);
+            for (std::size_t i = 0; i < size; ++i) on_key(flight[i]);
+            size = next_size;
         }
     }
 
-    void fetch_line(Batch::Cursor& key) {
-        if (key.next()) shard(key).prefetch(key.order());
-    }
-
-    void fetch_next_line(Batch::Cursor& key) {
-        if (key.next()) shard(key).prefetch_next(key.order());
+    // How many keys there were.
+    std::size_t fetch(Batch::Cursor& cursor, Flight& flight) const {
+        std::size_t size = 0;
+        for (; size < kFlight && cursor.next(); ++size) {
+            Fetched& key = flight[size];
+            key = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
+            key.shard->prefetch(key.probe.order);
+        }
+        return size;
     }
 
     // Rows that are new.
@@ -415,13 +428,12 @@ class Dit {
         const LaneLock lock(*this, lane);
         ProbeCounts counts;
         std::size_t new_rows = 0;
-        each_key(batch, lane, [&](const Batch::Cursor& key) {
-            const GroupOut& out = batch.group(key.group());
+        each_key(batch, lane, [&](const Fetched& key) {
+            const GroupOut& out = batch.group(key.group);
             bool is_new;
-            const std::uint64_t at =
-                shard(key).find_or_add({key.order(), key.key()}, key.group(), ticket, counts, is_new);
-            out.locations[key.row()] = rank_bits_ | at;
-            out.is_new[key.row()] = is_new;
+            const std::uint64_t at = key.shard->find_or_add(key.probe, key.group, ticket, counts, is_new);
+            out.locations[key.row] = rank_bits_ | at;
+            out.is_new[key.row] = is_new;
             new_rows += is_new;
         });
         shards_[lane * per_lane()]->probes.add(counts);

@@ -35,8 +35,8 @@ class DIT:
     - ``len(dit)``, `lookup`, `snapshot` and `restore` know committed rows only.
 
     Threads: any method from any thread. Batches are taken one after the other; `lookup`, `commit`, `snapshot` and
-    `stats` go on beside a running `index`, and wait for one lane's share of it at most (with one thread, for its
-    probes: about half of it). Only `remove` and `close` wait for a running `snapshot`. Not usable in a forked child
+    `stats` go on beside a running `index`, and wait for one lane's share of it at most (one thread: for its probes,
+    half of it). Only `remove` and `close` wait for a running `snapshot`. Not usable in a forked child
     (RuntimeError). After `close`, RuntimeError.
 
     Uses: `commit` counts the batch's rows, so that what was read ahead counts only once it is delivered; `lookup` never

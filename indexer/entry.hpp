@@ -45,21 +45,14 @@ inline std::uint64_t place_bits(std::uint32_t chunk, std::uint32_t offset) {
     return static_cast<std::uint64_t>(chunk) << kOffsetBits | offset;
 }
 
-// Zeroed entries, aligned to cache lines so that four share one: of the allocator, of the arena, or, large, mapped for
-// themselves on huge pages (what is left behind the last whole one is on small pages, so that nothing is wasted).
+// Entries aligned to cache lines, so that four share one; large arrays are of the arena. Not zeroed.
 class EntryArray {
   public:
     EntryArray() = default;
     EntryArray(std::size_t size, PageArena& arena) : size_(size), arena_(&arena) {
-        if (wanted() >= PageArena::kMost) {
-            entries_ = static_cast<Entry*>(map_huge(nbytes()));
-            if (entries_ == nullptr) throw std::bad_alloc();
-            return;
-        }
         if (wanted() >= PageArena::kLeast) entries_ = static_cast<Entry*>(arena.allocate(wanted()));
-        if (entries_ != nullptr) return;
-        entries_ = static_cast<Entry*>(::operator new(wanted(), kAlignment));
-        std::memset(static_cast<void*>(entries_), 0, wanted());
+        if (entries_ == nullptr && wanted() >= PageArena::kMost) throw std::bad_alloc();
+        if (entries_ == nullptr) entries_ = static_cast<Entry*>(::operator new(wanted(), kAlignment));
     }
     EntryArray(EntryArray&& other) noexcept { swap(other); }
     EntryArray& operator=(EntryArray&& other) noexcept {
@@ -68,9 +61,7 @@ class EntryArray {
     }
     ~EntryArray() {
         if (entries_ == nullptr) return;
-        if (wanted() >= PageArena::kMost) {
-            unmap_huge(entries_, nbytes());
-        } else if (arena_->owns(entries_)) {
+        if (is_arenas()) {
             arena_->release(entries_, wanted());
         } else {
             ::operator delete(entries_, kAlignment);
@@ -83,19 +74,24 @@ class EntryArray {
         std::swap(arena_, other.arena_);
     }
 
+    void clear(std::size_t begin, std::size_t end) {
+        std::memset(static_cast<void*>(entries_ + begin), 0, (end - begin) * sizeof(Entry));
+    }
+
     Entry& operator[](std::size_t i) { return entries_[i]; }
     const Entry& operator[](std::size_t i) const { return entries_[i]; }
     std::size_t size() const { return size_; }
-    // Bytes allocated, those of the arena aside, which counts its own.
+    // Bytes allocated, those that the arena counts itself aside.
     std::size_t nbytes() const {
-        if (wanted() >= PageArena::kMost) return (wanted() + kSmallPage - 1) / kSmallPage * kSmallPage;
-        return entries_ != nullptr && arena_->owns(entries_) ? 0 : wanted();
+        if (wanted() >= PageArena::kMost) return PageArena::whole_pages(wanted());
+        return is_arenas() ? 0 : wanted();
     }
 
   private:
     static constexpr std::align_val_t kAlignment{64};
 
     std::size_t wanted() const { return size_ * sizeof(Entry); }
+    bool is_arenas() const { return wanted() >= PageArena::kMost || (entries_ != nullptr && arena_->owns(entries_)); }
 
     Entry* entries_ = nullptr;
     std::size_t size_ = 0;

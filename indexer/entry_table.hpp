@@ -29,7 +29,9 @@ struct ProbeCounts {
 class EntryTable {
   public:
     // Tables that start with fractions `phase` spread over [0, 1) do not all grow at one size.
-    EntryTable(double phase, PageArena& arena) : EntryTable(first_capacity(phase), 0, arena) {}
+    EntryTable(double phase, PageArena& arena) : EntryTable(first_capacity(phase), 0, arena) {
+        entries_.clear(0, entries_.size());
+    }
 
     std::size_t rows() const { return rows_; }
     std::size_t capacity() const { return capacity_; }
@@ -68,7 +70,7 @@ class EntryTable {
     }
 
     // No further put() before a grow().
-    bool full() const { return rows_ >= capacity_ / 10 * 9 || entries_[end_].occupied(); }
+    bool full() const { return rows_ >= most_rows_; }
 
     // Time to grow, when there is time for it.
     bool crowded() const { return rows_ > comfortable(capacity_); }
@@ -79,6 +81,7 @@ class EntryTable {
         if (line[kLine - 1].occupied()) {
             std::size_t empty = slot;
             while (entries_[empty].occupied()) ++empty;
+            if (empty == end_) most_rows_ = 0;  // the tail is used up
             for (; empty > slot; --empty) entries_[empty] = entries_[empty - 1];
         } else {  // without a branch: where in the line nobody can foresee
             for (std::size_t i = kLine - 1; i > 0; --i) {
@@ -120,8 +123,8 @@ class EntryTable {
     static constexpr std::size_t kLine = 4;  // entries
     static constexpr std::size_t kFirstLines = 32;
 
-    // Behind the homes a tail, for the run that begins in the last of them: nothing wraps around. The line after the
-    // tail's last is always empty, and ends every search.
+    // Not filled yet. Behind the homes a tail, for the run that begins in the last of them: nothing wraps around. The
+    // line after the tail's last is always empty, and ends every search.
     EntryTable(std::size_t capacity, std::size_t least_tail, PageArena& arena)
         : capacity_(capacity),
           end_(whole_lines(capacity + std::max(least_tail, std::min<std::size_t>(capacity / 8, 256)))),
@@ -149,15 +152,21 @@ class EntryTable {
         *this = std::move(larger);
     }
 
-    // The slot behind the last entry; nothing is written from `end_` on.
+    // The slot behind the last entry, `larger` being filled from front to back unless that is behind its `end_`.
+    // Without branches on what is occupied: an empty entry is written where the next one will be.
     std::size_t copy_into(EntryTable& larger) const {
         std::size_t free = 0;
         for (std::size_t slot = 0; slot <= end_; ++slot) {
-            if (!entries_[slot].occupied()) continue;
-            const std::size_t to = std::max(larger.home(entries_[slot].order), free);
-            if (to < larger.end_) larger.entries_[to] = entries_[slot];
-            free = to + 1;
+            const Entry entry = entries_[slot];
+            const std::size_t home = larger.home(entry.order);
+            const std::size_t to = entry.occupied() && home > free ? home : free;
+            if (to < larger.end_) {
+                for (; free < to; ++free) larger.entries_[free] = {0, 0};
+                larger.entries_[to] = entry;
+            }
+            free = to + entry.occupied();
         }
+        if (free <= larger.end_) larger.entries_.clear(free, larger.entries_.size());
         return free;
     }
 
@@ -165,6 +174,7 @@ class EntryTable {
     EntryArray entries_;
     PageArena* arena_;
     std::size_t rows_ = 0;
+    std::size_t most_rows_ = capacity_ / 10 * 9;  // 0 once the tail is used up
 };
 
 }  // namespace headrace

@@ -1,14 +1,14 @@
-// Memory for arrays of 1 to 8 MiB, packed on huge pages.
+// Memory on huge pages, packed and used again.
 //
-// An index of some million rows is 64 such arrays. Each by itself lies on small pages, and nearly every random read of
-// it then misses the translation buffer, which costs more than the read; packed, they need a few hundred entries of it.
+// An index of some million rows is 64 arrays of a few MiB. Each by itself lies on small pages, and nearly every random
+// read of it then misses the translation buffer, which costs more than the read; packed, they need a few hundred
+// entries of it.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -35,54 +35,62 @@ inline void* map_huge(std::size_t bytes) noexcept {
     return first + before;
 }
 inline void unmap_huge(void* memory, std::size_t bytes) noexcept { munmap(memory, bytes); }
+
+// The pages of one mapping become the first of a larger one, with their content; null if that is not to be had, and
+// then nothing has changed. Both begin at a huge page, so that whole ones move.
+inline void* extend_huge(void* memory, std::size_t bytes, std::size_t larger) noexcept {
+    void* const fresh = map_huge(larger);
+    if (fresh == nullptr) return nullptr;
+    if (mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, fresh) != MAP_FAILED) return fresh;
+    unmap_huge(fresh, larger);
+    return nullptr;
+}
 inline bool drop_pages(void* memory, std::size_t bytes) noexcept { return madvise(memory, bytes, MADV_DONTNEED) == 0; }
 #else
 inline void* map_huge(std::size_t bytes) noexcept { return std::calloc(bytes, 1); }
 inline void unmap_huge(void* memory, std::size_t) noexcept { std::free(memory); }
+inline void* extend_huge(void* memory, std::size_t, std::size_t larger) noexcept {
+    return std::realloc(memory, larger);
+}
 inline bool drop_pages(void*, std::size_t) noexcept { return false; }
 #endif
 
-// Best fit in units of 4 KiB over one range of addresses, of which only the touched pages are memory. Arrays that
-// grow in turn leave neighbouring holes, which the next ones fill.
+// Memory for the arrays of one index. What is given out is not zeroed: an array that takes another's place is filled
+// from front to back anyway, and to have pages cleared first takes as long as filling them.
+//
+// Arrays of 1 to 8 MiB: best fit in units of 4 KiB over one range of addresses, of which only the touched pages are
+// memory. Arrays that grow in turn leave neighbouring holes, which the next ones fill. Larger arrays are mapped for
+// themselves; the one that was given back last becomes the first part of the next.
 class PageArena {
   public:
     static constexpr std::size_t kLeast = std::size_t{1} << 20, kMost = std::size_t{8} << 20;
 
-    PageArena() : taken_(kUnits / 64), dirty_(kPages) {}
+    PageArena() : taken_(kUnits / 64), touched_(kPages) {}
     PageArena(const PageArena&) = delete;
     PageArena& operator=(const PageArena&) = delete;
     ~PageArena() {
         if (memory_ != nullptr) unmap_huge(memory_, kBytes);
+        if (spare_ != nullptr) unmap_huge(spare_, spare_bytes_);
     }
 
-    // Zeroed; null where there is no room: ask the system then.
+    // Of kLeast bytes or more; null where there is no room: ask the system then.
     void* allocate(std::size_t bytes) noexcept {
         const std::lock_guard<std::mutex> lock(mutex_);
-        if (memory_ == nullptr) memory_ = static_cast<char*>(map_huge(kBytes));
-        if (memory_ == nullptr) return nullptr;
-        const std::size_t units = units_of(bytes), unit = best_fit(units);
-        if (unit == kUnits) return nullptr;
-        mark(unit, units, true);
-        char* const begin = memory_ + unit * kUnit;
-        for (std::size_t page = unit * kUnit / kHugePage; page * kHugePage < (unit + units) * kUnit; ++page) {
-            char* const from = std::max(begin, memory_ + page * kHugePage);
-            char* const to = std::min(begin + units * kUnit, memory_ + (page + 1) * kHugePage);
-            if (dirty_[page]) std::memset(from, 0, static_cast<std::size_t>(to - from));
-            num_dirty_ += !dirty_[page];
-            dirty_[page] = true;
-        }
-        return begin;
+        return bytes >= kMost ? allocate_large(bytes) : allocate_packed(bytes);
     }
 
     void release(void* array, std::size_t bytes) noexcept {
         const std::lock_guard<std::mutex> lock(mutex_);
+        if (bytes >= kMost) {
+            if (spare_ != nullptr) unmap_huge(spare_, spare_bytes_);
+            spare_ = array;
+            spare_bytes_ = whole_pages(bytes);
+            return;
+        }
         const std::size_t unit = static_cast<std::size_t>(static_cast<char*>(array) - memory_) / kUnit;
         mark(unit, units_of(bytes), false);
-        for (std::size_t page = unit * kUnit / kHugePage; page * kHugePage < (unit + units_of(bytes)) * kUnit; ++page) {
-            if (any_taken(page) || !drop_pages(memory_ + page * kHugePage, kHugePage)) continue;
-            dirty_[page] = false;
-            --num_dirty_;
-        }
+        num_taken_ -= units_of(bytes);
+        if (num_touched_ * kHugePage > num_taken_ * kUnit / 8 * 9 + 2 * kHugePage) drop_unused();
     }
 
     bool owns(const void* array) const noexcept {
@@ -90,15 +98,55 @@ class PageArena {
         return memory_ != nullptr && at >= memory_ && at < memory_ + kBytes;
     }
 
-    // Of the pages in use, holes in them included.
+    static std::size_t whole_pages(std::size_t bytes) { return (bytes + kSmallPage - 1) / kSmallPage * kSmallPage; }
+
+    // Of packed arrays, the holes between them included, and of the spare one.
     std::size_t nbytes() {
         const std::lock_guard<std::mutex> lock(mutex_);
-        return num_dirty_ * kHugePage;
+        return num_touched_ * kHugePage + (spare_ != nullptr ? spare_bytes_ : 0);
     }
 
   private:
     static constexpr std::size_t kBytes = std::size_t{1} << 30, kUnit = kSmallPage;
     static constexpr std::size_t kUnits = kBytes / kUnit, kPages = kBytes / kHugePage;
+
+    void* allocate_large(std::size_t bytes) noexcept {
+        bytes = whole_pages(bytes);
+        if (spare_ != nullptr && spare_bytes_ <= bytes) {
+            if (void* const larger = extend_huge(spare_, spare_bytes_, bytes)) {
+                spare_ = nullptr;
+                return larger;
+            }
+        }
+        return map_huge(bytes);
+    }
+
+    void* allocate_packed(std::size_t bytes) noexcept {
+        if (memory_ == nullptr) memory_ = static_cast<char*>(map_huge(kBytes));
+        if (memory_ == nullptr) return nullptr;
+        const std::size_t units = units_of(bytes), unit = best_fit(units);
+        if (unit == kUnits) return nullptr;
+        mark(unit, units, true);
+        num_taken_ += units;
+        for (std::size_t page = unit * kUnit / kHugePage; page * kHugePage < (unit + units) * kUnit; ++page) {
+            num_touched_ += !touched_[page];
+            touched_[page] = true;
+        }
+        return memory_ + unit * kUnit;
+    }
+
+    // Gives back the pages in which nothing is.
+    void drop_unused() {
+        constexpr std::size_t kWords = kHugePage / kUnit / 64;
+        for (std::size_t page = 0; page < kPages; ++page) {
+            const auto words = taken_.begin() + static_cast<std::ptrdiff_t>(page * kWords);
+            if (!touched_[page] || std::any_of(words, words + kWords, [](std::uint64_t word) { return word != 0; }))
+                continue;
+            if (!drop_pages(memory_ + page * kHugePage, kHugePage)) continue;
+            touched_[page] = false;
+            --num_touched_;
+        }
+    }
 
     static std::size_t units_of(std::size_t bytes) { return (bytes + kUnit - 1) / kUnit; }
 
@@ -133,19 +181,13 @@ class PageArena {
         }
     }
 
-    bool any_taken(std::size_t page) const {
-        constexpr std::size_t kWords = kHugePage / kUnit / 64;
-        for (std::size_t word = page * kWords; word < (page + 1) * kWords; ++word) {
-            if (taken_[word] != 0) return true;
-        }
-        return false;
-    }
-
     std::mutex mutex_;
     char* memory_ = nullptr;
     std::vector<std::uint64_t> taken_;  // a bit a unit
-    std::vector<bool> dirty_;           // pages that may hold what is not zero
-    std::size_t num_dirty_ = 0;
+    std::vector<bool> touched_;         // pages
+    std::size_t num_taken_ = 0, num_touched_ = 0;
+    void* spare_ = nullptr;
+    std::size_t spare_bytes_ = 0;
 };
 
 }  // namespace headrace

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
 
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
-from headrace.indexer.indexed import IndexTable
+from headrace.indexer.indexed import U64, IndexTable
 from headrace.ingest.columns import Ragged, dense_matrix, id_column, label_matrix
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
@@ -55,10 +56,10 @@ class Index(Node[IndexedRows]):
         self._undo()
 
     def delivered(self, item: object) -> None:
-        """Make the new rows of a delivered batch permanent."""
+        """Make the new rows of a delivered batch permanent, and count its rows as used once more."""
         ticket = getattr(item, "ticket", None)
         if self.insert and ticket is not None:
-            self.index.commit(ticket)
+            self.index.commit_used(ticket, [_on_host(group.locations) for group in getattr(item, "groups", ())])
         super().delivered(item)
 
     def _undo(self) -> None:
@@ -85,6 +86,10 @@ class Index(Node[IndexedRows]):
     def _column(self, block: RowBlock, feature: int) -> Ragged:
         column = self.schema.sparse[feature]
         return id_column(block, column, self._tables[column.table])
+
+
+def _on_host(locations: U64 | torch.Tensor) -> U64:
+    return locations.cpu().numpy() if isinstance(locations, torch.Tensor) else locations
 
 
 def _lengths(columns: Sequence[Ragged], rows: int) -> I32 | None:

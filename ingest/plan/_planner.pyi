@@ -6,10 +6,10 @@ class PlannerCore:
 
     `window` batches beyond the current one, `capacity` arena rows of which the first `r_rows` are pinned; waits for
     write-backs older than `horizon` moves are left out. One thread at a time (RuntimeError otherwise); the GIL is
-    released while it works.
+    released while it works. Without `overlap` nothing is brought ahead.
     """
 
-    def __init__(self, *, window: int, capacity: int, r_rows: int, horizon: int) -> None: ...
+    def __init__(self, *, window: int, capacity: int, r_rows: int, horizon: int, overlap: bool) -> None: ...
     def set_hot(self, locations: U64) -> None:
         """Pin these rows (uint64 [<= r_rows], contiguous, all different); row i takes slot i."""
 

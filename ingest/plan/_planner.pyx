@@ -36,7 +36,7 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         TOO_LARGE
 
     cdef cppclass WindowPlanner:
-        WindowPlanner(uint32_t, uint32_t, uint32_t, uint32_t) except +
+        WindowPlanner(uint32_t, uint32_t, uint32_t, uint32_t, cbool) except +
         size_t set_hot(const uint64_t*, size_t) except +
         PushResult push(const uint64_t*, size_t) except +
         void pop() except +
@@ -101,8 +101,8 @@ cdef class PlannerCore:
     cdef bint _busy
     cdef Counters _counters  # as of the last call, so that another thread may read them at any time
 
-    def __cinit__(self, *, uint32_t window, uint32_t capacity, uint32_t r_rows, uint32_t horizon):
-        self._core.reset(new WindowPlanner(window, capacity, r_rows, horizon))
+    def __cinit__(self, *, uint32_t window, uint32_t capacity, uint32_t r_rows, uint32_t horizon, bint overlap):
+        self._core.reset(new WindowPlanner(window, capacity, r_rows, horizon, overlap))
         self._capacity = capacity
         self._pushed = 0
         self._leave()
@@ -139,7 +139,7 @@ cdef class PlannerCore:
         self._enter()
         try:
             if self._core.get().exhausted():
-                raise OverflowError("a run has at most 2**31 - 256 steps: start a new run")
+                raise OverflowError("a run has at most 2**30 - 256 steps: start a new run")
             with nogil:
                 result = self._core.get().push(first, count)
         finally:

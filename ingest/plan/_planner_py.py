@@ -12,7 +12,8 @@ from headrace.ingest.step_plan import NEVER, U64
 
 
 class PlannerCore:
-    def __init__(self, *, window: int, capacity: int, r_rows: int, horizon: int) -> None:
+    def __init__(self, *, window: int, capacity: int, r_rows: int, horizon: int, overlap: bool) -> None:
+        self._overlap = overlap and window > 0
         self._window, self._capacity, self._r_rows, self._horizon = window, capacity, r_rows, horizon
         self._batches: list[list[int]] = []
         self._step = 0
@@ -53,12 +54,12 @@ class PlannerCore:
             raise RuntimeError("no plan is ready")
         t = self._step
         rows = self._batches[t]
-        hits = len(set(rows) & (self._before if self._window else set(self._slot)))
+        hits = len(set(rows) & (self._before if self._overlap else set(self._slot)))
         late = self._bring(rows, move=2 * t, keep=set(rows))
         self._before = set(self._slot)
         last = t + 1 == len(self._batches)
         following = [] if self._window == 0 or last else self._batches[t + 1]
-        ahead = self._bring(following, move=2 * t + 1, keep={*rows, *following})
+        ahead = self._bring(following if self._overlap else [], move=2 * t + 1, keep={*rows, *following})
         self._last_use.update(dict.fromkeys(rows, t))
         self._step += 1
         return (
@@ -128,8 +129,9 @@ class PlannerCore:
 
     @property
     def tracked_rows(self) -> int:
-        """Rows that the rules need: resident, in the window, hot, or written back within the horizon."""
-        recent = {row for row, move in self._written.items() if 2 * (self._step - 1) - move <= self._horizon}
+        """Rows that the rules need: resident, in the window, hot, or so lately written back that a fetch might wait."""
+        next_fetch = 2 * len(self._batches) - 1
+        recent = {row for row, m in self._written.items() if not self.finished and next_fetch - m <= self._horizon}
         return len({*self._slot, *self._hot, *recent, *(row for rows in self._batches[self._step :] for row in rows)})
 
     @property

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "row_table.hpp"
+#include "row_index.hpp"
+#include "row_states.hpp"
 #include "victims.hpp"
+#include "window_uses.hpp"
 
 namespace headrace::plan {
 
@@ -28,6 +30,14 @@ struct Movement {
         fetch_wait.clear();
         slot_wait.clear();
     }
+    // As many fetches are written by the caller, one by one.
+    void resize_fetches(size_t count) {
+        fetch_locations.resize(count);
+        fetch_slots.resize(count);
+        fetch_unique.resize(count);
+        fetch_wait.resize(count);
+        slot_wait.resize(count);
+    }
     size_t nbytes() const {
         return 8 * (evict_locations.capacity() + evict_slots.capacity() + fetch_locations.capacity() +
                     fetch_slots.capacity() + fetch_unique.capacity() + fetch_wait.capacity() + slot_wait.capacity());
@@ -42,25 +52,27 @@ enum PushResult : int { PUSHED = 0, DUPLICATE = 1, TOO_LARGE = 2 };
 
 class WindowPlanner {
   public:
-    // Steps are counted in 32 bits, moves (two a step) too.
-    static constexpr uint32_t MAX_STEPS = 0x7FFFFF00u;
+    // Moves, two a step, are held in 31 bits.
+    static constexpr uint32_t MAX_STEPS = 0x3FFFFF00u;
 
-    WindowPlanner(uint32_t window, uint32_t capacity, uint32_t r_rows, uint32_t horizon)
+    WindowPlanner(uint32_t window, uint32_t capacity, uint32_t r_rows, uint32_t horizon, bool overlap = true)
         : window_(window),
           cache_capacity_(capacity - r_rows),
           r_rows_(r_rows),
           horizon_(horizon),
-          batches_(size_t{window} + 1),
+          overlap_(overlap && window > 0),
+          uses_(window),
           victims_(window) {}
 
-    // The position of the first duplicate, or count.
+    // The position of the first duplicate, or count. Hot rows have the row numbers [0, count), which is their R slot
+    // too.
     size_t set_hot(const uint64_t* locations, size_t count) {
-        std::vector<uint32_t> rows(count);
-        table_.find_or_add(locations, count, rows.data());
+        index_.reserve(count);
+        states_.reserve(count);
         for (size_t i = 0; i < count; ++i) {
-            Row& row = table_[rows[i]];
-            if (row.hot_rank >= 0) return i;
-            row.hot_rank = static_cast<int32_t>(i);
+            if (index_.find(locations[i]).line != nullptr) return i;
+            index_.add(locations[i], states_.add(), outside());
+            hot_count_ = static_cast<uint32_t>(i + 1);
         }
         return count;
     }
@@ -68,52 +80,58 @@ class WindowPlanner {
     // Takes the batch whole, or leaves all as it was: all that may throw comes first. `problem()` says where the
     // duplicate is.
     PushResult push(const uint64_t* locations, size_t count) {
-        Batch& batch = batch_of(tail_);
-        resize(batch, count);
-        table_.find_or_add(locations, count, batch.rows.data());
-        const PushResult result = examine(batch);
-        if (result != PUSHED) {
-            for (const uint32_t row : batch.rows) release_if_idle(row);
-            return result;
+        const WindowUses::Batch batch = uses_.prepare(count);
+        index_.reserve(count);
+        states_.reserve(count);
+        victims_.reserve(count);
+        if (links_.size() < count) {
+            links_.resize(count);
         }
-        for (size_t i = 0; i < count; ++i) note_use(batch.rows[i], static_cast<uint32_t>(i));
-        ++tail_;
-        window_rows_ += count;
-        peak_window_rows_ = std::max(peak_window_rows_, window_rows_);
+        if (uses_.end_use() - renumbered_at_ > renumber_after_) renumber();
+        const PushResult result = enter(locations, batch);
+        if (result != PUSHED) return result;
+        note_uses(batch);
+        uses_.append(batch, locations);
+        last_count_ = count;
+        peak_window_rows_ = std::max(peak_window_rows_, uses_.size());
+        forget_write_backs();
         return PUSHED;
     }
 
-    void finish() { finished_ = true; }
+    void finish() {
+        finished_ = true;
+        forget_write_backs();
+    }
     bool finished() const { return finished_; }
-    bool full() const { return tail_ - head_ > window_; }
-    bool ready() const { return full() || (finished_ && tail_ > head_); }
-    bool exhausted() const { return tail_ >= MAX_STEPS; }
+    bool full() const { return uses_.tail() - uses_.head() > window_; }
+    bool ready() const { return full() || (finished_ && uses_.tail() > uses_.head()); }
+    bool exhausted() const { return uses_.tail() >= MAX_STEPS; }
 
     // Plans step `head`; the outcome stays in the buffers below until the next call. Only when ready().
     void pop() {
-        const uint32_t step = head_;
-        Batch& batch = batch_of(step);
+        const uint32_t step = uses_.head();
+        const WindowUses::Batch batch = uses_.batch(step);
         late.clear();
         ahead.clear();
-        forget_write_backs(2 * step);
+        victims_.reserve(batch.count);
         victims_.drop_step(step);
-        const size_t brought_before = brought_ahead_;
-        const size_t brought_late = bring(batch, 2 * step, step + 1, late);
-        hits = batch.rows.size() - brought_before - brought_late;
-        describe(batch);
+        if (!looked_up_) look_up(batch);
+        const size_t missing = missing_count_;
+        slots.swap(next_slots_);
+        bring(batch, 2 * step, step + 1, slots, late);
+        hits = batch.count - brought_ahead_ - missing;
         brought_ahead_ = 0;
-        if (window_ > 0 && step + 1 < tail_) {
-            brought_ahead_ = bring(batch_of(step + 1), 2 * step + 1, step + 2, ahead);
+        looked_up_ = overlap_ && step + 1 < uses_.tail();
+        if (looked_up_) {
+            const WindowUses::Batch following = uses_.batch(step + 1);
+            look_up(following);
+            bring(following, 2 * step + 1, step + 2, next_slots_, ahead);
+            brought_ahead_ = ahead.fetch_slots.size();
         }
         resident = resident_;
-        for (size_t i = 0; i < batch.rows.size(); ++i) {
-            if (i + NEAR < batch.rows.size() && !hot[i + NEAR]) {
-                victims_.prefetch(static_cast<uint32_t>(slots[i + NEAR]) - r_rows_);
-            }
-            link(batch, i, step);
-        }
-        ++head_;
-        window_rows_ -= batch.rows.size();
+        release(batch, step);
+        uses_.drop_first();
+        if (finished_) forget_write_backs();
     }
 
     std::vector<int64_t> slots;
@@ -123,207 +141,345 @@ class WindowPlanner {
 
     size_t problem() const { return problem_; }
     Counters counters() const {
-        return {window_rows_, peak_window_rows_, peak_resident_, table_.size(),
+        return {uses_.size(), peak_window_rows_, peak_resident_, index_.size(),
                 rows_needed_, rows_never_late_,  nbytes()};
     }
-    size_t window_steps() const { return tail_ - head_; }
-    size_t window_size(size_t i) { return batch_of(head_ + static_cast<uint32_t>(i)).rows.size(); }
+    size_t window_steps() const { return uses_.tail() - uses_.head(); }
+    size_t window_size(size_t i) const { return uses_.batch(uses_.head() + static_cast<uint32_t>(i)).count; }
+
+    // For tests: the links of old uses are renewed after so many uses, before they could be taken for new ones (at most
+    // 2^30).
+    void set_renumber_after(uint64_t uses) { renumber_after_ = uses; }
 
   private:
-    struct Batch {
-        std::vector<uint32_t> rows;  // row numbers, in batch order
-        std::vector<uint32_t> gap;   // steps until the next use known so far; 0: none
-
-        size_t nbytes() const { return 4 * (rows.capacity() + gap.capacity()); }
+    // Dead rows written back in one move, and the end of the stream's uses then.
+    struct WriteBacks {
+        uint32_t move;
+        uint64_t end_use;
+        size_t rows_end;  // of written_
     };
+    struct Missing {
+        uint32_t position;  // in the batch
+        uint32_t written;   // move of the row's last write-back, + 1; 0: none that matters
+    };
+    static constexpr size_t FAR = 24, NEAR = 24;
+
     size_t nbytes() const {
-        return sizeof(*this) + table_.nbytes() + victims_.nbytes() + late.nbytes() + ahead.nbytes() +
-               slots.capacity() * 8 + hot.capacity() + urgent.capacity() + missing_.capacity() * 4 +
-               written_.capacity() * sizeof(WriteBack) + batches_.capacity() * sizeof(Batch) + batch_bytes_;
-    }
-    struct WriteBack {
-        uint32_t move_end;  // move + 1
-        uint32_t row;
-    };
-    static constexpr size_t NEAR = 8;
-
-    Batch& batch_of(uint32_t step) { return batches_[step % batches_.size()]; }
-    bool in_window(const Row& row) const { return row.uses_end > head_; }
-
-    // The buffers of a step that is not in the window; `batch_bytes_` stays right when memory runs out between the two.
-    void resize(Batch& batch, size_t count) {
-        const size_t before = batch.nbytes();
-        try {
-            batch.rows.resize(count);
-            batch.gap.assign(count, 0);
-        } catch (...) {
-            batch_bytes_ += batch.nbytes() - before;
-            throw;
-        }
-        batch_bytes_ += batch.nbytes() - before;
+        return sizeof(*this) + index_.nbytes() + states_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() +
+               ahead.nbytes() + (slots.capacity() + next_slots_.capacity()) * 8 + hot.capacity() + urgent.capacity() +
+               missing_.capacity() * sizeof(Missing) + links_.capacity() * 4 + written_.capacity() * 8 +
+               write_backs_.capacity() * sizeof(WriteBacks);
     }
 
-    PushResult examine(const Batch& batch) {
-        const size_t count = batch.rows.size();
-        size_t cold = 0, shared = 0;
-        for (size_t i = 0; i < count; ++i) {
-            if (i + NEAR < count) HEADRACE_PREFETCH(&table_[batch.rows[i + NEAR]]);
-            Row& row = table_[batch.rows[i]];
-            if (row.mark < i && batch.rows[row.mark] == batch.rows[i]) {
-                problem_ = i;
-                return DUPLICATE;
+    // A link that is that of no use of the window, nor of the last batch.
+    uint32_t outside() const { return static_cast<uint32_t>(uses_.first_use()) - (1u << 30); }
+    // Whether a link is that of a use of the last batch, which with a window of 0 is not in the window any more.
+    bool in_last_batch(uint32_t link) const {
+        return static_cast<uint32_t>(uses_.end_use()) - 1 - link < static_cast<uint32_t>(last_count_);
+    }
+
+    // Row numbers and last uses of the batch; links_ keeps what the last uses were before. Changes nothing if it is
+    // refused.
+    PushResult enter(const uint64_t* locations, const WindowUses::Batch& batch) {
+        uint32_t* const rows = uses_.rows(batch);
+        const auto link = static_cast<uint32_t>(batch.first_use);
+        IndexLine* lines[LOT];  // home lines of the next NEAR rows, a ring
+        static_assert(NEAR < LOT, "the ring holds them");
+        for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) lines[i] = index_.prefetch(locations[i]);
+        // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they
+        // need has been prefetched.
+        uint32_t others[2][LOT], waiting = 0;
+        for (size_t begin = 0, lot = 0; begin < batch.count; begin += LOT, ++lot) {
+            const size_t end = std::min(begin + LOT, batch.count);
+            uint32_t other = 0, unused = 0;
+            for (size_t i = begin; i < end; ++i) {
+                if (i + NEAR < batch.count) lines[(i + NEAR) % LOT] = index_.prefetch(locations[i + NEAR]);
+                IndexLine& line = *lines[i % LOT];
+                const unsigned entry = line.find(locations[i]), at = entry % IndexLine::ENTRIES;
+                const bool found = entry < IndexLine::ENTRIES;
+                rows[i] = line.row(at);
+                links_[i] = line.link[at];
+                uint32_t* const target = found ? &line.link[at] : &unused;
+                *target = link + static_cast<uint32_t>(i);
+                others[lot % 2][other] = static_cast<uint32_t>(i);
+                other += !found;
             }
-            row.mark = static_cast<uint32_t>(i);
-            if (row.hot_rank >= 0) continue;
-            ++cold;
-            shared += tail_ > 0 && row.uses_end == tail_;
+            for (uint32_t k = 0; k < other; ++k) index_.prefetch_displaced(locations[others[lot % 2][k]]);
+            enter_others(locations, batch, others[(lot + 1) % 2], waiting);
+            states_.prefetch_added(other);
+            waiting = other;
+            if (end == batch.count) enter_others(locations, batch, others[lot % 2], waiting);
         }
+        return examine(locations, batch);
+    }
+
+    // The same for rows of the batch, by position, that are new or displaced in the index.
+    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const uint32_t* others,
+                      uint32_t count) {
+        uint32_t* const rows = uses_.rows(batch);
+        for (uint32_t k = 0; k < count; ++k) {
+            const uint32_t i = others[k];
+            RowIndex::Place place = index_.find(locations[i]);
+            if (place.line == nullptr) place = index_.add(locations[i], states_.add(), outside());
+            rows[i] = place.row();
+            links_[i] = place.link();
+            place.link() = static_cast<uint32_t>(batch.first_use) + i;
+        }
+    }
+
+    PushResult examine(const uint64_t* locations, const WindowUses::Batch& batch) {
+        const uint32_t* const rows = uses_.rows(batch);
+        const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
+        const auto count = static_cast<uint32_t>(batch.count);
+        uint32_t hot = 0, shared = 0, twice = 0;
+        for (uint32_t i = 0; i < count; ++i) {
+            const uint32_t use = links_[i] - first, cold = rows[i] >= hot_count_;
+            hot += 1 - cold;
+            shared += cold & in_last_batch(links_[i]);
+            twice += use - size < count;
+        }
+        if (twice > 0) {
+            undo(locations, batch);
+            problem_ = first_duplicate(rows, batch.count);
+            return DUPLICATE;
+        }
+        const size_t cold = count - hot;
         rows_needed_ = std::max(rows_needed_, cold + r_rows_);
         rows_never_late_ = std::max(rows_never_late_, cold + cold_before_ - shared + r_rows_);
-        if (cold > cache_capacity_) return TOO_LARGE;
+        if (cold > cache_capacity_) {
+            undo(locations, batch);
+            return TOO_LARGE;
+        }
         cold_before_ = cold;
         return PUSHED;
     }
 
-    void note_use(uint32_t number, uint32_t position) {
-        Row& row = table_[number];
-        if (in_window(row)) {
-            const uint32_t before = row.uses_end - 1;
-            batch_of(before).gap[row.position] = tail_ - before;
-        } else if (row.slot >= 0 && row.hot_rank < 0) {  // it was dead
-            const uint32_t slot = static_cast<uint32_t>(row.slot) - r_rows_;
-            victims_.unlink(slot);
-            victims_.link_used(slot, tail_);
+    static size_t first_duplicate(const uint32_t* rows, size_t count) {
+        std::vector<uint64_t> keys(count);  // row, position
+        for (size_t i = 0; i < count; ++i) keys[i] = uint64_t{rows[i]} << 32 | i;
+        std::sort(keys.begin(), keys.end());
+        size_t first = count;
+        for (size_t k = 1; k < count; ++k) {
+            if (keys[k] >> 32 == keys[k - 1] >> 32) first = std::min<size_t>(first, keys[k] & 0xFFFFFFFFu);
         }
-        row.uses_end = tail_ + 1;
-        row.position = position;
+        return first;
     }
 
-    void release_if_idle(uint32_t number) {
-        const Row& row = table_[number];
-        if (row.slot == -1 && row.hot_rank < 0 && !in_window(row) && row.written_end == 0) table_.remove(number);
+    // The rows of the batch get the links back that they had before it; those that were new are forgotten.
+    void undo(const uint64_t* locations, const WindowUses::Batch& batch) {
+        const uint32_t* const rows = uses_.rows(batch);
+        const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
+        for (size_t i = 0; i < batch.count; ++i) {
+            if (links_[i] - first - size >= batch.count) index_.find(locations[i]).link() = links_[i];
+        }
+        for (size_t i = 0; i < batch.count; ++i) {
+            const RowIndex::Place place = index_.find(locations[i]);
+            if (place.line == nullptr || rows[i] < hot_count_ || place.link() - first < size) continue;
+            if (states_[rows[i]] != AWAY) continue;  // it is resident, or its write-back is remembered
+            index_.remove(place);
+            states_.remove(rows[i]);
+        }
     }
 
-    // Write-backs older than the horizon have landed: no fetch from `move` on has to wait for them.
-    void forget_write_backs(uint32_t move) {
-        while (written_begin_ != written_end_) {
-            const WriteBack& oldest = written_[written_begin_ & (written_.size() - 1)];
-            if (move < oldest.move_end || move - (oldest.move_end - 1) <= horizon_) return;
-            Row& row = table_[oldest.row];
-            if (row.written_end == oldest.move_end) {
-                row.written_end = 0;
-                release_if_idle(oldest.row);
+    // The last use of each row of the batch gets to know its next one.
+    void note_uses(const WindowUses::Batch& batch) {
+        const uint32_t* const rows = uses_.rows(batch);
+        const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
+        const uint32_t tail = uses_.tail();
+        const uint32_t code = uses_.code_of(tail);
+        const WindowUses::Places places = uses_.places();
+        for (size_t begin = 0; begin < batch.count; begin += LOT) {
+            const size_t end = std::min(begin + LOT, batch.count);
+            size_t known[LOT], others[LOT], known_count = 0, other = 0;
+            for (size_t i = begin; i < end; ++i) {
+                const uint32_t use = links_[i] - first;
+                known[known_count] = places.of(use);
+                others[other] = i;
+                known_count += use < size;
+                other += use >= size;
             }
-            ++written_begin_;
+            for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(known[k]);
+            for (size_t k = 0; k < other; ++k) states_.prefetch(rows[others[k]]);
+            for (size_t k = 0; k < known_count; ++k) uses_.set_code(known[k], code);
+            for (size_t k = 0; k < other; ++k) {
+                const uint32_t number = rows[others[k]];
+                if (states_[number] >= AWAY || number < hot_count_) continue;
+                victims_.revive(states_[number] - r_rows_, tail);  // it was dead
+            }
         }
     }
+    static constexpr size_t LOT = 64;
 
-    void remember_write_back(uint32_t move, uint32_t row) {
-        if (written_end_ - written_begin_ == written_.size()) grow_written();
-        written_[written_end_++ & (written_.size() - 1)] = {move + 1, row};
+    // Links of rows outside the window move up to it, so that none is ever more than 2^31 uses behind.
+    void renumber() {
+        const auto first = static_cast<uint32_t>(uses_.first_use());
+        const auto size = static_cast<uint32_t>(uses_.size());
+        index_.for_each([&](RowIndex::Place place) {
+            if (place.link() - first >= size && !in_last_batch(place.link())) place.link() = outside();
+        });
+        renumbered_at_ = uses_.end_use();
     }
 
-    void grow_written() {
-        std::vector<WriteBack> larger(written_.empty() ? 1024 : 2 * written_.size());
-        size_t count = 0;
-        for (size_t i = written_begin_; i != written_end_; ++i) larger[count++] = written_[i & (written_.size() - 1)];
-        written_.swap(larger);
+    // A row that is neither resident nor in the window is known as long as a fetch might have to wait for its
+    // write-back: the earliest one that may still come is ahead of the next batch to be pushed.
+    void forget_write_backs() {
+        const uint64_t next_move = 2 * uint64_t{uses_.tail()};
+        size_t begin = written_begin_, done = 0;
+        for (; done < write_backs_.size(); ++done) {
+            const WriteBacks& oldest = write_backs_[done];
+            if (!finished_ && next_move <= 1 + uint64_t{oldest.move} + horizon_) break;
+            for (size_t i = begin; i < oldest.rows_end; ++i) {
+                if (i + 2 * NEAR < oldest.rows_end) index_.prefetch(written_[i + 2 * NEAR]);
+                if (i + NEAR < oldest.rows_end) index_.prefetch_displaced(written_[i + NEAR]);
+                const RowIndex::Place place = index_.find(written_[i]);
+                const auto later = static_cast<uint32_t>(uses_.end_use() - oldest.end_use);
+                if (place.line == nullptr || place.link() - static_cast<uint32_t>(oldest.end_use) < later) continue;
+                states_.remove(place.row());
+                index_.remove(place);
+            }
+            begin = oldest.rows_end;
+        }
+        if (done == 0) return;
+        written_begin_ = begin;
+        write_backs_.erase(write_backs_.begin(), write_backs_.begin() + static_cast<std::ptrdiff_t>(done));
+        if (2 * written_begin_ < written_.size()) return;
+        written_.erase(written_.begin(), written_.begin() + static_cast<std::ptrdiff_t>(begin));
+        for (WriteBacks& rest : write_backs_) rest.rows_end -= begin;
         written_begin_ = 0;
-        written_end_ = count;
     }
 
-    // The rows of `batch` that are not resident, as far as there is room; victims are used at `first_use` or later.
-    size_t bring(const Batch& batch, uint32_t move, uint32_t first_use, Movement& movement) {
-        missing_.clear();
+    // Slots of the batch's rows, in next_slots_; missing_ has those that are not resident.
+    void look_up(const WindowUses::Batch& batch) {
+        const uint32_t* const rows = uses_.rows(batch);
+        next_slots_.resize(batch.count);
+        if (missing_.size() < batch.count) missing_.resize(batch.count);
+        size_t missing = 0;
+        for (size_t i = 0; i < batch.count; ++i) {
+            if (i + FAR < batch.count) states_.prefetch(rows[i + FAR]);
+            const RowState state = states_[rows[i]];
+            next_slots_[i] = state;
+            missing_[missing] = {static_cast<uint32_t>(i), state - AWAY};
+            missing += state >= AWAY;
+        }
+        missing_count_ = missing;
+    }
+
+    // The missing rows of `batch`, as far as there is room; victims are used at `first_use` or later. What is brought
+    // has its slot in `places`, and what is not stays missing.
+    void bring(const WindowUses::Batch& batch, uint32_t move, uint32_t first_use, std::vector<int64_t>& places,
+               Movement& movement) {
+        if (missing_count_ == 0) return;
+        const uint32_t* const rows = uses_.rows(batch);
+        const uint64_t* const locations = uses_.locations(batch);
         size_t cold = 0;
-        for (size_t i = 0; i < batch.rows.size(); ++i) {
-            if (i + NEAR < batch.rows.size()) HEADRACE_PREFETCH(&table_[batch.rows[i + NEAR]]);
-            const Row& row = table_[batch.rows[i]];
-            if (row.slot >= 0) continue;
-            missing_.push_back(static_cast<uint32_t>(i));
-            cold += row.hot_rank < 0;
-        }
-        const size_t unused = cache_capacity_ - used_slots_;
-        const auto& chosen = victims_.take(cold > unused ? cold - unused : 0, first_use, tail_ - 1);
-        for (const Victim& victim : chosen) evict(victim, move, movement);
+        for (size_t k = 0; k < missing_count_; ++k) cold += rows[missing_[k].position] >= hot_count_;
+        const size_t unused = cache_capacity_ - victims_.used_slots();
+        size_t dead = 0;
+        const auto& chosen = victims_.take(cold > unused ? cold - unused : 0, first_use, uses_.tail() - 1, dead);
+        evict(chosen, dead, move, movement);
+        movement.resize_fetches(missing_count_ - cold + std::min(cold, unused + chosen.size()));
+        size_t left = 0, done = 0;
         auto victim = chosen.begin();
-        for (const uint32_t i : missing_) {
-            const uint32_t number = batch.rows[i];
-            const int32_t rank = table_[number].hot_rank;
-            if (rank >= 0) {
-                fetch(number, i, static_cast<uint32_t>(rank), NEVER, move, movement);
-            } else if (used_slots_ < cache_capacity_) {
-                cache(number, used_slots_++);
-                fetch(number, i, r_rows_ + used_slots_ - 1, NEVER, move, movement);
-            } else if (victim != chosen.end()) {
-                cache(number, victim->slot);
-                fetch(number, i, r_rows_ + victim->slot, move, move, movement);
-                ++victim;
+        for (size_t k = 0; k < missing_count_; ++k) {
+            const auto [i, written] = missing_[k];
+            const uint32_t number = rows[i];
+            uint32_t slot = number;
+            int64_t slot_wait = NEVER;
+            if (number >= hot_count_) {
+                if (victims_.used_slots() < cache_capacity_) {
+                    slot = r_rows_ + victims_.place_new(locations[i], number);
+                } else if (victim != chosen.end()) {
+                    slot = r_rows_ + victim->slot;
+                    victims_.place(victim->slot, locations[i], number);
+                    slot_wait = move;
+                    ++victim;
+                } else {
+                    missing_[left++] = missing_[k];
+                    continue;
+                }
             }
+            const bool waits = written > 0 && move - (written - 1) <= horizon_;
+            movement.fetch_locations[done] = locations[i];
+            movement.fetch_slots[done] = slot;
+            movement.fetch_unique[done] = i;
+            movement.fetch_wait[done] = waits ? int64_t{written} - 1 : NEVER;
+            movement.slot_wait[done++] = slot_wait;
+            states_[number] = slot;
+            places[i] = slot;
         }
+        resident_ += done;
         peak_resident_ = std::max(peak_resident_, resident_);
-        return movement.fetch_slots.size();
+        missing_count_ = left;
     }
 
-    void evict(const Victim& victim, uint32_t move, Movement& movement) {
-        Row& row = table_[victim.row];
-        row.slot = -1;
-        row.written_end = move + 1;
-        remember_write_back(move, victim.row);
-        movement.evict_locations.push_back(victim.location);
-        movement.evict_slots.push_back(int64_t{r_rows_} + victim.slot);
-        --resident_;
-    }
-
-    void cache(uint32_t number, uint32_t slot) { victims_.place(slot, table_[number].location, number); }
-
-    void fetch(uint32_t number, uint32_t unique, uint32_t slot, int64_t slot_wait, uint32_t move, Movement& movement) {
-        Row& row = table_[number];
-        row.slot = static_cast<int32_t>(slot);
-        const bool waits = row.written_end > 0 && move - (row.written_end - 1) <= horizon_;
-        movement.fetch_locations.push_back(row.location);
-        movement.fetch_slots.push_back(slot);
-        movement.fetch_unique.push_back(unique);
-        movement.fetch_wait.push_back(waits ? int64_t{row.written_end} - 1 : NEVER);
-        movement.slot_wait.push_back(slot_wait);
-        ++resident_;
-    }
-
-    void describe(const Batch& batch) {
-        const size_t count = batch.rows.size();
-        slots.resize(count);
-        hot.resize(count);
-        urgent.resize(count);
-        for (size_t i = 0; i < count; ++i) {
-            const Row& row = table_[batch.rows[i]];
-            slots[i] = row.slot;
-            hot[i] = row.hot_rank >= 0;
-            urgent[i] = window_ == 0 || batch.gap[i] == 1;
+    void evict(const std::vector<Victim>& chosen, size_t dead, uint32_t move, Movement& movement) {
+        movement.evict_locations.resize(chosen.size());
+        movement.evict_slots.resize(chosen.size());
+        for (size_t k = 0; k < chosen.size(); ++k) {
+            if (k + NEAR < chosen.size()) states_.prefetch(chosen[k + NEAR].row);
+            states_[chosen[k].row] = AWAY | (move + 1);
+            movement.evict_locations[k] = chosen[k].location;
+            movement.evict_slots[k] = int64_t{r_rows_} + chosen[k].slot;
+        }
+        resident_ -= chosen.size();
+        if (dead > 0) {
+            for (size_t k = 0; k < dead; ++k) written_.push_back(chosen[k].location);
+            write_backs_.push_back({move, uses_.end_use(), written_.size()});
         }
     }
 
-    // After the step a cached row is a candidate again, except for the step that needs it next.
-    void link(const Batch& batch, size_t i, uint32_t step) {
-        if (hot[i] || batch.gap[i] == 1) return;
-        const uint32_t slot = static_cast<uint32_t>(slots[i]) - r_rows_;
-        if (batch.gap[i] == 0) {
-            victims_.link_dead(slot, step);
-        } else {
-            victims_.link_used(slot, step + batch.gap[i]);
+    // The step is over: its cold rows may leave again, but for those that the next step needs. What the step says of
+    // each of its rows is known by now.
+    void release(const WindowUses::Batch& batch, uint32_t step) {
+        const uint32_t* const rows = uses_.rows(batch);
+        hot.resize(batch.count);
+        urgent.resize(batch.count);
+        // Branches on gaps are hard to foresee, so that the rows are told apart without any, lot by lot.
+        // In locals, since a byte written could be one of anything else.
+        uint8_t *const is_hot = hot.data(), *const is_urgent = urgent.data();
+        const int64_t* const places = slots.data();
+        const uint32_t now = uses_.code_of(step), hot_count = hot_count_, r_rows = r_rows_;
+        const bool all_urgent = window_ == 0;
+        victims_.open_dead(step);
+        for (size_t begin = 0; begin < batch.count; begin += LOT) {
+            const size_t end = std::min(begin + LOT, batch.count);
+            uint32_t dead[LOT], used[LOT], next[LOT], gaps[LOT];
+            size_t dead_count = 0, used_count = 0;
+            uses_.gaps(batch.place + begin, end - begin, now, gaps);
+            for (size_t i = begin; i < end; ++i) {
+                const uint32_t gap = gaps[i - begin];
+                const bool cold = rows[i] >= hot_count;
+                is_hot[i] = !cold;
+                is_urgent[i] = all_urgent | (gap == 1);
+                dead[dead_count] = used[used_count] = static_cast<uint32_t>(places[i]) - r_rows;
+                next[used_count] = step + gap;
+                dead_count += cold & (gap == 0);
+                used_count += cold & (gap > 1);
+            }
+            for (size_t k = 0; k < dead_count; ++k) victims_.prefetch(dead[k]);
+            for (size_t k = 0; k < used_count; ++k) victims_.use_next(used[k], next[k]);
+            for (size_t k = 0; k < dead_count; ++k) victims_.die(dead[k]);
         }
+        victims_.close_dead();
     }
 
     uint32_t window_, cache_capacity_, r_rows_, horizon_;
-    uint32_t head_ = 0, tail_ = 0, used_slots_ = 0;  // steps [head_, tail_) are in the window
-    bool finished_ = false;
-    std::vector<Batch> batches_;
-    RowTable table_;
-    VictimLists victims_;
-    std::vector<uint32_t> missing_;
-    std::vector<WriteBack> written_;  // ring of a power of two, oldest first
-    size_t written_begin_ = 0, written_end_ = 0;
-    size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, problem_ = 0;
-    size_t window_rows_ = 0, peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0, batch_bytes_ = 0;
+    bool overlap_, finished_ = false, looked_up_ = false;
+    uint32_t hot_count_ = 0;
+    WindowUses uses_;
+    RowIndex index_;
+    RowStates states_;
+    Victims victims_;
+    std::vector<int64_t> next_slots_;  // of the rows of the step that was looked up last
+    std::vector<Missing> missing_;     // those of them that are not resident
+    size_t missing_count_ = 0;
+    std::vector<uint32_t> links_;          // scratch of push
+    std::vector<uint64_t> written_;        // locations of dead rows that were written back, oldest first
+    size_t written_begin_ = 0;             // those before are forgotten
+    std::vector<WriteBacks> write_backs_;  // what of it belongs together
+    uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 30;
+    size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, last_count_ = 0, problem_ = 0;
+    size_t peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0;
 };
 
 }  // namespace headrace::plan

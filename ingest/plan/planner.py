@@ -48,11 +48,13 @@ class WindowPlanner:
     [0, r_rows); D_t is resident at step t.
 
     One thread at a time (RuntimeError otherwise, `ready` and `finish` included), but `stats()` and `nbytes` may be read
-    from any; the GIL is released
-    while it plans. `native=False` takes the twin in Python.
+    from any; the GIL is released while it plans. `native=False` takes the twin in Python. `overlap=False` fetches
+    everything late, at its step: what such a plan saves in fetches is the price of fetching ahead.
     """
 
-    def __init__(self, *, window: int, capacity: int, r_rows: int = 0, native: bool = True) -> None:
+    def __init__(
+        self, *, window: int, capacity: int, r_rows: int = 0, overlap: bool = True, native: bool = True
+    ) -> None:
         self.window = check_integer("window", window, 0, MAX_WINDOW)
         self.capacity = check_integer("capacity", capacity, 0, MAX_CAPACITY)
         self.r_rows = check_integer("r_rows (at most the capacity)", r_rows, 0, self.capacity)
@@ -64,6 +66,7 @@ class WindowPlanner:
             capacity=self.capacity,
             r_rows=self.r_rows,
             horizon=write_back_horizon(self.window),
+            overlap=overlap,
         )
 
     def set_hot(self, locations: U64) -> None:
@@ -146,7 +149,6 @@ class WindowPlanner:
 def _checked(locations: U64, what: str) -> U64:
     if not isinstance(locations, np.ndarray) or locations.dtype != np.uint64 or locations.ndim != 1:
         raise TypeError(f"{what}: locations must be a one-dimensional uint64 array")
-    absent = np.flatnonzero(locations == ABSENT)
-    if len(absent):
-        raise ValueError(f"{what}: unique row {absent[0]} has no location")
+    if len(locations) and locations.max() == ABSENT:  # the largest of all numbers
+        raise ValueError(f"{what}: unique row {np.argmax(locations)} has no location")
     return np.ascontiguousarray(locations)

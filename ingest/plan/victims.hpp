@@ -6,115 +6,165 @@
 #include <cstdint>
 #include <vector>
 
-#include "row_table.hpp"
+#include "huge_pages.hpp"
+#include "radix_sort.hpp"
+#include "slot_lists.hpp"
 
 namespace headrace::plan {
 
-struct Victim {
+// A slot of the window cache. Slots count from 0 here, behind those of the hot rows.
+struct Slot {
     uint64_t location;
-    uint32_t slot;
     uint32_t row;
+    uint32_t died;  // the last use of the row, + 1, if no step of the window uses it; else 0
 };
 
-// Each cached row that may leave is in one list: that of the step of its next use, or the dead list (no use in the
-// window). Lists are circular and doubly linked through per-slot nodes, so a row changes lists in O(1) and nothing
-// stale is ever left behind. The dead list is in order of last use. Order by location within one step is made only for
-// what a movement takes out of it.
-class VictimLists {
+// Cold rows that are resident, by slot, and which of them may leave: those are in lists by step, of their next use or,
+// if no step of the window uses them (dead rows), of their last use.
+//
+// A row is in the list of its next use until it is taken or that step comes, which drops the whole list. A dead row
+// that is used again stays behind in its list as a stale entry, which `died` tells. Stale entries never outnumber the
+// others by much (`sweep`). Order by location within one step is made only for what a movement takes out of it.
+class Victims {
   public:
-    explicit VictimLists(uint32_t window) : buckets_(window + 2), nodes_(buckets_ + 1) {
-        for (uint32_t list = 0; list <= buckets_; ++list) reset(list);
+    explicit Victims(uint32_t window) {
+        size_t lists = 2;
+        while (lists < size_t{window} + 2) lists *= 2;
+        used_.resize(lists);
     }
 
     size_t nbytes() const {
-        return nodes_.capacity() * sizeof(Node) + (chosen_.capacity() + segment_.capacity()) * sizeof(Victim);
+        return slots_.capacity() * sizeof(Slot) + lists_.nbytes() + used_.capacity() * sizeof(SlotLists::List) +
+               dead_.capacity() * sizeof(DeadList) +
+               (chosen_.capacity() + segment_.capacity() + spare_.capacity()) * sizeof(Victim) +
+               entries_.capacity() * sizeof(uint32_t);
     }
 
-    // Slot numbers here count from 0 and come in order: the first row of slot s may be placed once 0 .. s-1 have been.
-    void place(uint32_t slot, uint64_t location, uint32_t row) {
-        if (slot + buckets_ + 1 == nodes_.size()) nodes_.emplace_back();
-        Node& node = at(slot);
-        node.location = location;
-        node.row = row;
+    size_t used_slots() const { return slots_.size(); }
+    void prefetch(uint32_t slot) const { HEADRACE_PREFETCH_WRITE(&slots_[slot]); }
+    uint32_t place_new(uint64_t location, uint32_t row) {
+        slots_.push_back({location, row, 0});
+        return static_cast<uint32_t>(slots_.size() - 1);
     }
+    void place(uint32_t slot, uint64_t location, uint32_t row) { slots_[slot] = {location, row, 0}; }
 
-    void link_dead(uint32_t slot, uint32_t last_use) {
-        at(slot).last_use = last_use;
-        append(dead(), slot);
-    }
-    void link_used(uint32_t slot, uint32_t next_use) { append(next_use % buckets_, slot); }
+    // Room for so many more rows in the lists, so that neither `use_next` nor `revive` allocates.
+    void reserve(size_t rows) { lists_.reserve(rows, used_.size() + 1); }
 
-    void unlink(uint32_t slot) {
-        const Node& node = at(slot);
-        nodes_[node.previous].next = node.next;
-        nodes_[node.next].previous = node.previous;
-    }
+    void use_next(uint32_t slot, uint32_t step) { lists_.append(used(step), slot); }
 
-    void prefetch(uint32_t slot) const { HEADRACE_PREFETCH(&nodes_[slot + buckets_ + 1]); }
+    // The rows used at `step` are no candidates any more; they are listed anew after their use.
+    void drop_step(uint32_t step) { lists_.clear(used(step)); }
 
-    // The rows used at `step` are no candidates any more; they are linked anew after their use.
-    void drop_step(uint32_t step) { reset(step % buckets_); }
-
-    // Up to `needed` victims, first to leave first, taken out of their lists; used ones from step `last` down to
-    // `first`.
-    const std::vector<Victim>& take(size_t needed, uint32_t first, uint32_t last) {
-        chosen_.clear();
-        while (chosen_.size() < needed && nodes_[dead()].next != dead()) {
-            const uint32_t last_use = nodes_[nodes_[dead()].next].last_use;
-            take_segment(dead(), last_use, needed);
+    // Rows that die at `step` come between these two.
+    void open_dead(uint32_t step) {
+        if (dead_begin_ > 64 && 2 * dead_begin_ > dead_.size()) {
+            dead_.erase(dead_.begin(), dead_.begin() + static_cast<std::ptrdiff_t>(dead_begin_));
+            dead_begin_ = 0;
         }
+        dead_.push_back({step, SlotLists::List{}});
+    }
+    void die(uint32_t slot) {
+        slots_[slot].died = dead_.back().step + 1;
+        lists_.append(dead_.back().slots, slot);
+        ++dead_entries_;
+        ++dead_rows_;
+    }
+    void close_dead() {
+        if (SlotLists::empty(dead_.back().slots)) dead_.pop_back();
+        if (dead_entries_ > 2 * dead_rows_ + SLACK) sweep();
+    }
+
+    // The dead row in this slot is used again at `step`.
+    void revive(uint32_t slot, uint32_t step) {
+        slots_[slot].died = 0;
+        --dead_rows_;
+        use_next(slot, step);
+    }
+
+    // Up to `needed` victims, first to leave first, taken out of their lists: the dead ones, then those used from step
+    // `last` down to `first`. `dead` of them were dead.
+    const std::vector<Victim>& take(size_t needed, uint32_t first, uint32_t last, size_t& dead) {
+        chosen_.clear();
+        while (chosen_.size() < needed && dead_begin_ < dead_.size()) {
+            DeadList& oldest = dead_[dead_begin_];
+            take_segment(oldest.slots, oldest.step + 1, needed);
+            if (SlotLists::empty(oldest.slots)) ++dead_begin_;
+        }
+        dead = chosen_.size();
+        dead_rows_ -= dead;
         for (uint32_t step = last + 1; step > first && chosen_.size() < needed; --step) {
-            take_segment((step - 1) % buckets_, ANY, needed);
+            take_segment(used(step - 1), ANY, needed);
         }
         return chosen_;
     }
 
   private:
-    static constexpr uint32_t ANY = 0xFFFFFFFFu;
+    static constexpr uint32_t ANY = 0;
+    static constexpr size_t SLACK = 256;
 
-    struct Node {
-        uint64_t location = 0;
-        uint32_t row = 0;
-        uint32_t last_use = 0;
-        uint32_t previous = 0;
-        uint32_t next = 0;
+    struct DeadList {
+        uint32_t step;
+        SlotLists::List slots;
     };
 
-    uint32_t dead() const { return buckets_; }
-    Node& at(uint32_t slot) { return nodes_[slot + buckets_ + 1]; }
-    void reset(uint32_t list) { nodes_[list].previous = nodes_[list].next = list; }
+    SlotLists::List& used(uint32_t step) { return used_[step & (used_.size() - 1)]; }
 
-    void append(uint32_t list, uint32_t slot) {
-        const uint32_t number = slot + buckets_ + 1;
-        Node& node = nodes_[number];
-        node.previous = nodes_[list].previous;
-        node.next = list;
-        nodes_[node.previous].next = number;
-        nodes_[list].previous = number;
-    }
-
-    // The rows at the head of `list` with this last use (or all of it): as many as are needed, smaller location first.
-    void take_segment(uint32_t list, uint32_t last_use, size_t needed) {
-        segment_.clear();
-        for (uint32_t number = nodes_[list].next; number != list; number = nodes_[number].next) {
-            const Node& node = nodes_[number];
-            if (last_use != ANY && node.last_use != last_use) break;
-            segment_.push_back({node.location, number - buckets_ - 1, node.row});
+    // The rows of a list (those that died then), as many as are needed, smaller location first; the rest stays.
+    void take_segment(SlotLists::List& list, uint32_t died, size_t needed) {
+        if (SlotLists::empty(list)) return;
+        const size_t count = lists_.take(list, entries_);
+        if (died != ANY) dead_entries_ -= count;
+        size_t found = 0;
+        segment_.resize(count);
+        for (size_t i = 0; i < count; ++i) {
+            if (i + NEAR < count) prefetch(entries_[i + NEAR]);
+            const Slot& slot = slots_[entries_[i]];
+            segment_[found] = {slot.location, slot.row, entries_[i]};
+            found += died == ANY || slot.died == died;
         }
-        const auto by_location = [](const Victim& a, const Victim& b) { return a.location < b.location; };
-        const size_t wanted = std::min(needed - chosen_.size(), segment_.size());
+        segment_.resize(found);
+        const size_t wanted = std::min(needed - chosen_.size(), found);
         const auto end = segment_.begin() + static_cast<std::ptrdiff_t>(wanted);
-        if (wanted < segment_.size()) std::nth_element(segment_.begin(), end, segment_.end(), by_location);
-        std::sort(segment_.begin(), end, by_location);
-        for (auto victim = segment_.begin(); victim != end; ++victim) {
-            unlink(victim->slot);
-            chosen_.push_back(*victim);
+        if (wanted < found) {
+            std::nth_element(segment_.begin(), end, segment_.end(),
+                             [](const Victim& a, const Victim& b) { return a.location < b.location; });
+            for (auto rest = end; rest != segment_.end(); ++rest) lists_.append(list, rest->slot);
+            if (died != ANY) dead_entries_ += found - wanted;
+            segment_.resize(wanted);
         }
+        sort_by_location(segment_, spare_);
+        chosen_.insert(chosen_.end(), segment_.begin(), segment_.end());
     }
 
-    uint32_t buckets_;
-    std::vector<Node> nodes_;  // list heads [0, buckets_], then one node a slot
-    std::vector<Victim> chosen_, segment_;
+    // Drop the stale entries.
+    void sweep() {
+        size_t kept = dead_begin_;
+        dead_entries_ = 0;
+        for (size_t i = dead_begin_; i < dead_.size(); ++i) {
+            DeadList old = dead_[i];
+            DeadList fresh{old.step, SlotLists::List{}};
+            const size_t count = lists_.take(old.slots, entries_);
+            for (size_t k = 0; k < count; ++k) {
+                if (k + NEAR < count) prefetch(entries_[k + NEAR]);
+                if (slots_[entries_[k]].died != old.step + 1) continue;
+                lists_.append(fresh.slots, entries_[k]);
+                ++dead_entries_;
+            }
+            if (!SlotLists::empty(fresh.slots)) dead_[kept++] = fresh;
+        }
+        dead_.resize(kept);
+    }
+
+    static constexpr size_t NEAR = 16;
+
+    HugeVector<Slot> slots_;
+    SlotLists lists_;
+    std::vector<SlotLists::List> used_;  // by step of the next use, modulo
+    std::vector<DeadList> dead_;         // from dead_begin_ on: by step of the last use, ascending
+    size_t dead_begin_ = 0, dead_entries_ = 0, dead_rows_ = 0;
+    std::vector<Victim> chosen_, segment_, spare_;
+    std::vector<uint32_t> entries_;
 };
 
 }  // namespace headrace::plan

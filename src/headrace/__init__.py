@@ -6,17 +6,33 @@ are here too, for those who compose a loader of their own.
 
 from headrace._version import __version__
 from headrace.embed.checkpoint import SavedRun, load_run, save_run
+from headrace.embed.clipping import clip_grad_norm_
 from headrace.embed.initializer import Constant, Normal, Uniform
+from headrace.embed.row_database import RowDatabase
 from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
+from headrace.embed.table_file import export_table, import_rows, import_table
+from headrace.formats.array_reader import ArrayFiles
+from headrace.formats.arrow_reader import ArrowFiles
+from headrace.formats.avazu import avazu_schema
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
-from headrace.formats.errors import BadRecordError, BadRecordLimitError, CorruptShardError, ManifestError
+from headrace.formats.datasets import open_dataset
+from headrace.formats.delimited_format import TextField, TextFormat
+from headrace.formats.delimited_reader import DelimitedFiles
+from headrace.formats.errors import (
+    BadRecordError,
+    BadRecordLimitError,
+    ColumnMismatchError,
+    CorruptShardError,
+    ManifestError,
+)
 from headrace.formats.generate.generate import generate
 from headrace.formats.manifest import read_manifest
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
+from headrace.formats.taobao import taobao_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
 from headrace.ingest.batch import Batch, BatchGroup
@@ -40,6 +56,8 @@ from headrace.ingest.step_plan import StepPlan
 
 __all__ = [
     "ABSENT",
+    "ArrayFiles",
+    "ArrowFiles",
     "BadRecordError",
     "BadRecordLimitError",
     "BadRecords",
@@ -48,11 +66,13 @@ __all__ = [
     "BatchRows",
     "CapacityError",
     "CheckpointError",
+    "ColumnMismatchError",
     "Constant",
     "CorruptShardError",
     "CriteoFiles",
     "DIT",
     "DataLoader",
+    "DelimitedFiles",
     "Dense",
     "EmbeddingStage",
     "IdColumn",
@@ -71,6 +91,7 @@ __all__ = [
     "Prefetch",
     "ReadRows",
     "RowBlock",
+    "RowDatabase",
     "SavedRun",
     "Schema",
     "SchemaError",
@@ -80,13 +101,22 @@ __all__ = [
     "Sparse",
     "StepPlan",
     "Table",
+    "TextField",
+    "TextFormat",
     "ToBatch",
     "Uniform",
     "WindowPlanner",
     "__version__",
+    "clip_grad_norm_",
+    "avazu_schema",
     "criteo_schema",
+    "export_table",
     "generate",
+    "import_rows",
+    "import_table",
     "load_run",
+    "open_dataset",
     "read_manifest",
     "save_run",
+    "taobao_schema",
 ]

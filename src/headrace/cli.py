@@ -5,31 +5,25 @@ from __future__ import annotations
 import dataclasses
 import resource
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from headrace import cli_embed as cli_embed  # registers its command
 from headrace._version import __version__
 from headrace.cli_bench import bench
-from headrace.cli_report import json_option, write_report
-from headrace.formats.criteo import criteo_schema
+from headrace.cli_convert import convert
+from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_lint import lint
+from headrace.cli_plan import bench_plan_command, plan_command
+from headrace.cli_report import HotRows, json_option, write_report
+from headrace.cli_stats import stats_command
+from headrace.formats.datasets import dataset_split, open_dataset
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
+from headrace.formats.schema import Schema
+from headrace.formats.splits import Convention, Split
 from headrace.ingest.data_loader import DataLoader
-
-
-class _HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of rows, or "auto"."""
-
-    name = "rows"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "auto":
-            return value
-        try:
-            return click.IntRange(0).convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
 
 
 class _Group(click.Group):
@@ -69,28 +63,41 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 
 
 @main.command("replay")
-@click.argument("data", nargs=-1, required=True)
+@dataset_options
+@click.option("--split", type=click.Choice(get_args(Split)), help="Of Criteo: this standard split only.")
+@click.option("--convention", type=click.Choice(get_args(Convention)), help="Which halves are test and validation.")
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
 @click.option(
-    "--hot-rows", type=_HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
+    "--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
 )
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--shuffle", is_flag=True, help="Permute rows within windows.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the shuffle.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
-@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
 @json_option
 def replay(
-    data: tuple[str, ...], dim: int, epochs: int, labels: bool, hot_rows: Any, json_path: str | None, **options: Any
+    data: tuple[str, ...],
+    dataset: str,
+    schema: Schema | None,
+    split: Split | None,
+    convention: Convention | None,
+    dim: int,
+    epochs: int,
+    labels: bool,
+    bad_records: str,
+    json_path: str | None,
+    **options: Any,
 ) -> None:
-    """Run the loader over Criteo text files (paths, globs or folders), without a model."""
-    schema = criteo_schema(dim=dim, labels=labels)
-    with DataLoader(data[0] if len(data) == 1 else list(data), schema=schema, hot_rows=hot_rows, **options) as loader:
+    """Run the loader over the files of a dataset (paths, globs or folders), without a model."""
+    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels, bad_records=bad_records)
+    if split is not None:
+        reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
+    with DataLoader(reader, schema=reader.schema, **options) as loader:
         for _ in range(epochs):
             for _batch in loader:
                 pass
@@ -99,7 +106,10 @@ def replay(
     write_report(stats, json_path)
 
 
-main.add_command(bench)
+bench.add_command(bench_plan_command)
+for _command in (bench, convert, lint, plan_command, stats_command):
+    main.add_command(_command)
+
 
 if __name__ == "__main__":
     sys.exit(main())

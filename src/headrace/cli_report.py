@@ -12,13 +12,27 @@ import click
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of rows, or "auto"."""
+
+    name = "rows"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "auto":
+            return value
+        try:
+            return click.IntRange(0).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f'{value!r} is neither a number of rows nor "auto"', param, ctx)
+
+
 def json_option(command: _F) -> _F:
     return click.option(
-        "--json", "json_path", metavar="FILE", callback=_writable, help='Write the result as JSON ("-": stdout).'
+        "--json", "json_path", metavar="FILE", callback=writable, help='Write the result as JSON ("-": stdout).'
     )(command)
 
 
-def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """Refuse at once, not after an hour of work, what cannot be written."""
     if path is not None and os.path.isdir(path):
         raise click.BadParameter(f"{path!r} is a folder", ctx, param)

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from headrace.embed.arena import PlanError
 from headrace.embed.batch_check import check_batch
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import Schema, Sparse, Table
+from headrace.indexer.indexed import ABSENT
 
 SCHEMA = Schema(
     sparse=(Sparse(name="a", multi_hot=True), Sparse(name="b", multi_hot=True)),
@@ -53,3 +55,78 @@ def test_a_plan_of_other_groups_is_refused(kit):
     (batch,) = kit.plan_batches([batch_of(kit, SCHEMA)])
     with pytest.raises(ValueError, match="a plan of 0 groups for a stage of 1"):
         check_batch(replace(batch, plan=replace(batch.plan, groups=())), SCHEMA)
+
+
+def unchanged_after(stage, batch, good, error, message):
+    """`batch` is refused, and nothing has changed: `good`, planned as step 0, trains as if it had never come."""
+    with pytest.raises(error, match=message):
+        stage(batch)
+    assert stage.num_steps == stage.stores[0].num_written == 0
+    stage(good).sum().backward()
+    stage.step(good)
+    assert stage.num_steps == 1
+
+
+def with_group(batch, **changes):
+    return replace(batch, groups=(replace(batch.groups[0], **changes),))
+
+
+@pytest.mark.parametrize("mode", ["direct", "arena"])
+class TestBatchesThatAreDamaged:
+    @pytest.fixture
+    def good(self, kit):
+        return kit.plan_batches([batch_of(kit, SCHEMA)])[0]
+
+    def test_query_ids_out_of_range(self, good, mode):
+        for bad in (-1, good.groups[0].num_unique, 2**62):
+            ids = good.groups[0].query_ids.clone()
+            ids[2] = bad
+            batch = with_group(good, query_ids=ids)
+            unchanged_after(EmbeddingStage(SCHEMA, mode=mode), batch, good, IndexError, f"query id {bad} at position 2")
+
+    def test_a_row_of_another_table(self, good, mode):
+        ids = good.groups[0].query_ids.clone()
+        ids[3] = ids[0]  # feature b, a row of table a
+        batch = with_group(good, query_ids=ids)
+        unchanged_after(
+            EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "position 3 is a row of another table"
+        )
+
+    def test_a_plan_of_another_number_of_rows(self, good, mode):
+        part = good.plan.groups[0]
+        plan = replace(good.plan, groups=(replace(part, slots=part.slots[:-1]),))
+        unchanged_after(
+            EmbeddingStage(SCHEMA, mode=mode),
+            replace(good, plan=plan),
+            good,
+            ValueError,
+            "a plan of 3 rows for a batch of 4",
+        )
+
+    def test_a_planned_batch_of_keys_without_rows(self, kit, good, mode):
+        group = good.groups[0]
+        locations = group.locations.numpy().copy()
+        locations[1] = ABSENT
+        batch = with_group(good, locations=torch.from_numpy(locations))
+        unchanged_after(
+            EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "id 2 of table 'a' of a planned batch"
+        )
+
+    def test_a_gradient_of_another_shape(self, good, mode):
+        stage = EmbeddingStage(SCHEMA, mode=mode)
+        with pytest.raises(RuntimeError, match="shape"):
+            stage(good).backward(torch.ones(2, 3))
+        with pytest.raises(RuntimeError, match="before backward"):
+            stage.step(good)
+        assert stage.num_steps == stage.stores[0].num_written == 0
+
+
+def test_a_batch_of_a_run_that_is_over_is_refused_in_the_arena(kit):
+    first, second = (kit.plan_batches([batch_of(kit, SCHEMA)] * 2, run=run) for run in (1, 2))
+    stage = EmbeddingStage(SCHEMA, mode="arena")
+    stage(first[0]).sum().backward()
+    stage.step(first[0])
+    stage(second[0])
+    with pytest.raises(PlanError, match="step 1 of run 1 came, but step 0"):
+        stage(first[1])
+    assert stage.num_steps == 1

@@ -520,9 +520,9 @@ class TestState:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with stage.rows_saved_elsewhere():
-                stage.state_dict()
+                torch.nn.Sequential(stage).state_dict()
         with pytest.warns(UserWarning, match="rows are not in"):  # others are, all the same
-            stage.state_dict()
+            torch.nn.Sequential(stage).state_dict()
 
     def test_round_trip_into_either_mode(self, kit, stream):
         planned = kit.plan_batches(stream[1], window=1)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.formats import criteo_faults, criteo_reader
+from headrace.formats import criteo_reader, line_faults
 from headrace.formats.bad_lines import BadLine
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
@@ -544,7 +544,7 @@ def test_raise_describes_one_line_only(tmp_path: Path, monkeypatch: pytest.Monke
 
     def describe(bad: BadLine, **kwargs: Any) -> BadRecordError:
         described.append(bad.line)
-        return criteo_faults.describe(bad, **kwargs)
+        return line_faults.describe(bad, **kwargs)
 
     monkeypatch.setattr(criteo_reader, "describe", describe)
     assert error_of(tmp_path, GOOD + b"bad\n" * 50).line == 2

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.file_reader import FileReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Dense, Label, Schema, Sparse
 
@@ -67,7 +67,7 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def read_all(reader: CriteoFiles, **kwargs: Any) -> list[RowBlock]:
+def read_all(reader: FileReader[Any], **kwargs: Any) -> list[RowBlock]:
     return [reader.settle(reader.decode(block)) for block in reader.raw_blocks(**kwargs)]
 
 

@@ -145,7 +145,7 @@ static void a_large_table() {
         CHECK(table.nbytes() + arena.nbytes() >= bytes);
     }
     CHECK(kinds.size() == 3);
-    CHECK(arena.nbytes() == 0);  // all given back
+    CHECK(arena.nbytes() <= 2 * kHugePage + table.nbytes());  // a few pages and the spare one
     for (std::uint64_t i = 0; i < orders.size(); ++i) {
         std::size_t slot;
         ProbeCounts counts;
@@ -170,7 +170,7 @@ static void each_sample(const Held& block, OnByte&& on_byte) {
     on_byte(block.begin[block.bytes - 1]);
 }
 
-static void arena_gives_zeroed_memory_that_does_not_overlap() {
+static void arena_gives_memory_that_does_not_overlap() {
     PageArena arena;
     std::mt19937_64 random(1);
     std::vector<Held> held;
@@ -185,7 +185,6 @@ static void arena_gives_zeroed_memory_that_does_not_overlap() {
                              static_cast<unsigned char>(step % 255 + 1)};
             CHECK(block.begin != nullptr && arena.owns(block.begin) && arena.owns(block.begin + bytes - 1));
             CHECK(reinterpret_cast<std::uintptr_t>(block.begin) % kSmallPage == 0);
-            each_sample(block, [](unsigned char byte) { CHECK(byte == 0); });
             for (const Held& other : held) {
                 CHECK(block.begin + bytes <= other.begin || other.begin + other.bytes <= block.begin);
             }
@@ -203,19 +202,42 @@ static void arena_gives_zeroed_memory_that_does_not_overlap() {
     }
     for (const Held& block : held) arena.release(block.begin, block.bytes);
 #ifdef __linux__
-    CHECK(arena.nbytes() == 0);
+    CHECK(arena.nbytes() <= 2 * kHugePage);
 #endif
 }
 
 static void arena_says_when_it_is_full() {
     PageArena arena;
     std::vector<void*> blocks;
-    while (void* block = arena.allocate(PageArena::kMost)) blocks.push_back(block);
-    CHECK(blocks.size() == 128);
-    CHECK(arena.allocate(1) == nullptr);
-    arena.release(blocks[77], PageArena::kMost);
-    CHECK(arena.allocate(PageArena::kMost + 1) == nullptr);
-    CHECK(arena.allocate(PageArena::kMost) == blocks[77]);
+    constexpr std::size_t kSize = PageArena::kMost / 2;
+    while (void* block = arena.allocate(kSize)) blocks.push_back(block);
+    CHECK(blocks.size() == 256);
+    CHECK(arena.allocate(PageArena::kLeast) == nullptr);
+    arena.release(blocks[77], kSize);
+    CHECK(arena.allocate(kSize + 1) == nullptr);
+    CHECK(arena.allocate(kSize) == blocks[77]);
+}
+
+// Mapped for themselves; the one given back last becomes a part of the next, if that is not smaller.
+static void arena_maps_large_arrays() {
+    PageArena arena;
+    std::vector<Held> held;
+    std::mt19937_64 random(2);
+    for (int step = 0; step < 60; ++step) {
+        const std::size_t bytes = PageArena::kMost + random() % PageArena::kMost;
+        const Held block{static_cast<unsigned char*>(arena.allocate(bytes)), bytes, static_cast<unsigned char>(step)};
+        CHECK(block.begin != nullptr && !arena.owns(block.begin));
+        CHECK(reinterpret_cast<std::uintptr_t>(block.begin) % kHugePage == 0);
+        each_sample(block, [&](unsigned char& byte) { byte = block.tag; });
+        held.push_back(block);
+        if (held.size() < 4) continue;
+        const std::size_t i = random() % held.size();
+        each_sample(held[i], [&](unsigned char byte) { CHECK(byte == held[i].tag); });
+        arena.release(held[i].begin, held[i].bytes);
+        CHECK(arena.nbytes() == PageArena::whole_pages(held[i].bytes));
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    for (const Held& block : held) arena.release(block.begin, block.bytes);
 }
 
 // The smallest hole that is large enough is taken.
@@ -345,9 +367,10 @@ int main() {
         headrace::one_hash_of_thousands_of_tables(order);
     }
     headrace::a_large_table();
-    headrace::arena_gives_zeroed_memory_that_does_not_overlap();
+    headrace::arena_gives_memory_that_does_not_overlap();
     headrace::arena_says_when_it_is_full();
     headrace::arena_fits_best();
+    headrace::arena_maps_large_arrays();
     for (const double half_life : {0.0, 1.0, 2.5, 1000.0}) headrace::uses_are_counted(half_life);
     std::puts("ok");
 }

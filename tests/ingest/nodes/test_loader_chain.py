@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -94,23 +95,37 @@ def test_rows_are_committed_with_the_batch_that_brought_them(window):
     with PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=window, capacity=40) as node:
         for batch in node:
             seen.update(batch.groups[0].locations.tolist())
-            assert index.snapshot().column("location").to_pylist() == sorted(seen)
+            assert sorted(index.snapshot().column("location").to_pylist()) == sorted(seen)
     assert index.num_provisional == 0
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_uses_count_the_delivered_batches_of_each_row(window):
+    index, uses = new_index(), Counter()
+    with PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=window, capacity=40) as node:
+        for batch in node:
+            uses.update(batch.groups[0].locations.tolist())
+            places = np.array(list(uses), np.uint64)
+            assert index.uses(places).tolist() == list(uses.values())
+    with ToBatch(Index(blocks(), SCHEMA, index, insert=False)) as evaluation:
+        assert sum(1 for _ in evaluation) == 6
+    assert index.uses(places).tolist() == list(uses.values())
 
 
 def test_reset_and_close_undo_what_was_read_ahead():
     index = new_index()
     node = PlanWindow(Index(blocks(), SCHEMA, index), SCHEMA, window=4, capacity=40)
-    next(node)
+    places = next(node).groups[0].locations.numpy()
     one = index.snapshot()
     assert index.num_provisional > 0
     node.reset()
     assert index.num_provisional == 0
     assert index.snapshot().equals(one)
-    next(node)
+    next(node)  # delivered again
     node.close()
     assert index.num_provisional == 0
-    assert index.snapshot().equals(one)
+    assert index.snapshot().drop_columns("uses").equals(one.drop_columns("uses"))
+    assert set(index.uses(places).tolist()) == {2.0}
 
 
 def test_an_index_that_was_closed_first_does_not_stop_the_chain_from_closing():

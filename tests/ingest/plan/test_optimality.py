@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.ingest.plan.offline import plan_batches
 from headrace.ingest.plan.planner import WindowPlanner
@@ -34,8 +36,8 @@ def _cheapest(costs: dict[frozenset[int], int], arenas: list[frozenset[int]]) ->
     return {after: min(cost + len(after - before) for before, cost in costs.items()) for after in arenas}
 
 
-def fetches(batches: list[frozenset[int]], capacity: int, window: int) -> int:
-    planner = WindowPlanner(window=window, capacity=capacity)
+def fetches(batches: list[frozenset[int]], capacity: int, window: int, *, overlap: bool = True) -> int:
+    planner = WindowPlanner(window=window, capacity=capacity, overlap=overlap)
     plans = plan_batches([np.array(sorted(b), np.uint64) for b in batches], planner)
     return sum(len(p.late.fetch_slots) + len(p.ahead.fetch_slots) for p in plans)
 
@@ -78,3 +80,60 @@ def test_the_search_itself_finds_belady() -> None:
     batches = [frozenset([row]) for row in (0, 1, 2, 0, 1)]
     assert fewest_fetches(batches, 2, ahead=False) == 4
     assert fetches(batches, 2, window=0) == 5
+
+
+@st.composite
+def scarce_streams(draw, share: float):
+    """Batches of one or two rows of many, so that a share of the distinct rows holds a batch, and that capacity."""
+    universe = 20 if share > 0.1 else (20 if share == 0.1 else 100)
+    capacity = round(share * universe)
+    popular = draw(st.integers(3, 8))
+    row = st.one_of(st.integers(0, popular), st.integers(0, universe - 1))
+    batch = st.frozensets(row, min_size=0, max_size=min(capacity, 3))
+    return draw(st.lists(batch, min_size=2, max_size=12)), capacity
+
+
+def fewest_of_all(batches: list[frozenset[int]], capacity: int, *, ahead: bool) -> int:
+    """Like :func:`fewest_fetches` for any rows: the contents reached are searched step by step (only rows of the stream
+    matter, and a row enters only when a step or the duty asks for it)."""
+    costs = {frozenset(): 0}
+    for t, batch in enumerate(batches):
+        costs = _after(costs, batch, capacity, keep=batch, most=len(batch))
+        if ahead and t + 1 < len(batches):
+            following = batches[t + 1]
+            most = min(len(following), capacity - len(batch - following))
+            costs = _after(costs, following, capacity, keep=batch, most=most)
+    return min(costs.values())
+
+
+def _after(costs, wanted: frozenset[int], capacity: int, *, keep: frozenset[int], most: int):
+    """All contents with `most` of the wanted rows, the kept ones, and any that fit of what was there."""
+    found: dict[frozenset[int], int] = {}
+    for arena, cost in costs.items():
+        for chosen in itertools.combinations(sorted(wanted), most):
+            must = keep & arena | frozenset(chosen)
+            if not keep <= must | keep or len(must) > capacity:
+                continue
+            rest = sorted(arena - must - (wanted if most < len(wanted) else frozenset()))
+            for others in itertools.combinations(rest, min(len(rest), capacity - len(must))):
+                after = must | frozenset(others)
+                price = cost + len(after - arena)
+                found[after] = min(price, found.get(after, price))
+    return found
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.25])
+def test_fetches_are_the_fewest_where_room_is_scarce(share: float) -> None:
+    """Capacities of 2, 10 and 25 % of the distinct rows: with the duty to be early, and without it Belady's optimum."""
+
+    @given(case=scarce_streams(share))
+    @settings(max_examples=120, deadline=None, database=None)
+    def check(case) -> None:
+        batches, capacity = case
+        window = len(batches)
+        assert fetches(batches, capacity, window) == fewest_of_all(batches, capacity, ahead=True)
+        late = fetches(batches, capacity, window, overlap=False)
+        assert late == fewest_of_all(batches, capacity, ahead=False)
+        assert late <= fetches(batches, capacity, window)
+
+    check()

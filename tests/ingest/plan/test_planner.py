@@ -81,22 +81,24 @@ def streams(draw):
     return batches, hot, r_rows, max(capacity, r_rows)
 
 
-@given(stream=streams(), window=st.sampled_from(WINDOWS))
+@given(stream=streams(), window=st.sampled_from(WINDOWS), overlap=st.booleans())
 @settings(max_examples=80, deadline=None)
-def test_native_equals_twin(stream, window):
-    compare_with_twin(stream, window)
+def test_native_equals_twin(stream, window, overlap):
+    compare_with_twin(stream, window, overlap)
 
 
 @pytest.mark.long
-@given(stream=streams(), window=st.sampled_from(WINDOWS))
+@given(stream=streams(), window=st.sampled_from([*WINDOWS, 254, 255, 256]), overlap=st.booleans())
 @settings(max_examples=2000, deadline=None)
-def test_native_equals_twin_in_many_examples(stream, window):
-    compare_with_twin(stream, window)
+def test_native_equals_twin_in_many_examples(stream, window, overlap):
+    compare_with_twin(stream, window, overlap)
 
 
-def compare_with_twin(stream, window):
+def compare_with_twin(stream, window, overlap):
     batches, hot, r_rows, capacity = stream
-    native, twin = (WindowPlanner(window=window, capacity=capacity, r_rows=r_rows, native=n) for n in (True, False))
+    native, twin = (
+        WindowPlanner(window=window, capacity=capacity, r_rows=r_rows, overlap=overlap, native=n) for n in (True, False)
+    )
     outcome = []
     for planner in (native, twin):
         planner.set_hot(hot)
@@ -123,6 +125,34 @@ def test_plans_are_valid(stream, window, native):
     assert verifier.stale_reads == 0
     if window >= 1 and capacity >= needed(batches, hot, r_rows)[1]:
         assert all(len(plan.late.fetch_slots) == 0 for plan in plans[1:])  # none is late for lack of room
+
+
+def reused_at(distances: list[int]) -> list[np.ndarray]:
+    """Row 7 is used again after each of these distances, with other rows in between."""
+    steps = np.cumsum([0, *distances])
+    return [rows(7, 100 + t % 5) if t in steps else rows(100 + t % 5) for t in range(int(steps[-1]) + 1)]
+
+
+@pytest.mark.parametrize("window", [254, 255, 300])
+def test_long_windows_know_far_uses(window: int) -> None:
+    """Codes of steps take one byte up to a window of 254, three beyond; a use at the edge of the window is known."""
+    batches = reused_at([1, window - 1, window, window + 1, 255])
+    for capacity in (2, 3):
+        ours = make(True, batches, window=window, capacity=capacity)
+        for step, (a, b) in enumerate(zip(ours, make(False, batches, window=window, capacity=capacity), strict=True)):
+            assert_same(a, b, f"step {step}")
+
+
+def test_live_stream_whose_window_shrinks_is_still_planned_exactly() -> None:
+    """A slow source: `finish` after a few batches of a long window drains it, one plan a batch, and all are valid."""
+    batches = [rows(1, 2), rows(2, 3), rows(1, 4)]
+    for count in range(4):
+        plans = make(True, batches[:count], window=50, capacity=3)
+        assert len(plans) == count
+        verifier = PlanVerifier(capacity=[3], horizon=write_back_horizon(50))
+        for plan, batch in zip(step_plans([plans], window=50), batches, strict=False):
+            verifier.assert_valid(plan, [batch])
+        verifier.assert_finished(count)
 
 
 def moved(movement: Movement) -> dict[str, list[int]]:

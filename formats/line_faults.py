@@ -1,27 +1,61 @@
-"""What a refused line of a Criteo file means, in words for the one who has to repair it."""
+"""What a refused line of a text file means, in words for the one who has to repair it."""
 
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 from headrace.formats.bad_lines import BadLine
-from headrace.formats.criteo_lines import Kind, LineLayout, Reason
+from headrace.formats.criteo_lines import Reason
 from headrace.formats.errors import BadRecordError
 
-_SEPARATORS = {",": "commas", ";": "semicolons", " ": "spaces", "|": "bars", "^": "carets", "\x01": "control-A bytes"}
+_SEPARATORS = {
+    "\t": "tabs",
+    ",": "commas",
+    ";": "semicolons",
+    " ": "spaces",
+    "|": "bars",
+    "^": "carets",
+    "\x01": "control-A bytes",
+}
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _UTF16_HINT = "this looks like UTF-16; convert it to UTF-8"
 
 
+class Layout(Protocol):
+    """What a description needs of a line's layout."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns that a fault may name by their ordinal."""
+
+    @property
+    def num_columns(self) -> int:
+        """Fields of a line."""
+
+    @property
+    def separator(self) -> str: ...
+
+    @property
+    def declared_by(self) -> str:
+        """Who says how many fields there are: "the schema declares"."""
+
+    def column_count_hint(self, found: int) -> str:
+        """What a line of `found` fields may be, in this format; "" when nothing is known."""
+
+    def field_reason(self, bad: BadLine) -> str:
+        """What is wrong with one field."""
+
+
 def describe(
-    bad: BadLine, *, file: str, layout: LineLayout, text: memoryview, text_offset: int, max_line_bytes: int
+    bad: BadLine, *, file: str, layout: Layout, text: memoryview, text_offset: int, max_line_bytes: int
 ) -> BadRecordError:
     """The error for `bad`, a line of `text`, which begins at byte `text_offset` of `file`."""
     line = bytes(text[bad.line_begin : bad.line_end])
     offending = bytes(text[bad.begin : bad.end])
     reason = Reason(bad.reason)
     if reason == Reason.COLUMN_COUNT:
-        what = f"{bad.found} columns where the schema declares {layout.num_columns}"
+        what = f"{bad.found} columns where {layout.declared_by} {layout.num_columns}"
         hint = _column_count_hint(line, bad, layout)
     elif reason == Reason.BLANK_LINE:
         what, hint = "blank line", "blank lines are accepted at the end of a file only"
@@ -29,38 +63,28 @@ def describe(
         what = f"row exceeds {max_line_bytes} bytes at byte {text_offset + bad.line_begin + max_line_bytes}"
         hint = "a lost line feed, or not a text file; max_line_bytes sets the limit"
     else:
-        what, hint = _field_reason(reason, layout, bad), _field_hint(offending, reason, bad)
+        what, hint = layout.field_reason(bad), _field_hint(offending, reason, bad)
     column = layout.names[bad.column] if bad.column >= 0 else ""
     return BadRecordError(file, bad.line, column, offending, what, hint)
 
 
-def _field_reason(reason: Reason, layout: LineLayout, bad: BadLine) -> str:
-    kind = Kind(layout.kinds[bad.column])
-    if reason == Reason.BAD_LABEL:
-        return "a label is 0 or 1"
-    if reason == Reason.MISSING_ID:
-        return "no id, and the schema says missing='raise'"
-    if reason == Reason.BAD_HEX:
-        return f"not 1 to {8 if kind == Kind.HEX32 else 16} hexadecimal digits"
-    if reason == Reason.OUT_OF_RANGE:
-        return f"does not fit into {kind.name.lower()}"
-    return "not a decimal integer"
-
-
-def _column_count_hint(line: bytes, bad: BadLine, layout: LineLayout) -> str:
-    expected, labels = layout.num_columns, layout.num_labels
+def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
+    expected = layout.num_columns
     if line.startswith(_UTF16_MARKS):
         return _UTF16_HINT
-    if labels and bad.found == expected - labels:
-        return "this looks like a file without label; declare the schema without labels"
-    if not labels and bad.found == expected + 1:
-        return "this looks like a file with a label; declare it in the schema"
+    if hint := layout.column_count_hint(bad.found):
+        return hint
     if b"\r" in line.rstrip(b"\r"):
         return "a carriage return without line feed does not end a line"
     for separator, name in _SEPARATORS.items():
-        if bad.found == 1 and line.count(separator.encode()) >= max(1, (expected - 1) // 2):
-            return f"the columns look separated by {name} ({separator!r}); this format has tabs"
-    return "columns are separated by tabs, and never quoted"
+        if (
+            separator != layout.separator
+            and bad.found == 1
+            and line.count(separator.encode()) >= max(1, (expected - 1) // 2)
+        ):
+            own = _SEPARATORS.get(layout.separator, repr(layout.separator))
+            return f"the columns look separated by {name} ({separator!r}); this format has {own}"
+    return f"columns are separated by {_SEPARATORS.get(layout.separator, repr(layout.separator))}, and never quoted"
 
 
 def _field_hint(offending: bytes, reason: Reason, bad: BadLine) -> str:

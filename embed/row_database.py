@@ -1,0 +1,171 @@
+"""Rows as a database: for frameworks whose loops, gradients and devices are their own.
+
+::
+
+    ticket = database.prefetch({"items": ids})          # which rows, deduplicated
+    rows = database.pull(ticket)["items"]               # float32 [U, dim]; ids[i] is row ticket.query_ids["items"][i]
+    database.push(ticket, {"items": gradients})         # float32 [U, dim], any number of times
+    database.update()                                   # one optimizer step on all that was pushed
+    database.release(ticket)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from headrace.embed.arrays import F32, I64, U64, Bool
+from headrace.embed.finite import first_not_finite, key_name
+from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_ids, find_rows
+from headrace.embed.stage import EmbeddingStage
+from headrace.formats.rows import Source
+from headrace.indexer.indexed import ABSENT
+
+OnNan = Literal["raise", "ignore"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowTicket:
+    """The rows of one :meth:`RowDatabase.prefetch`, in flight until it is released.
+
+    For each table, `query_ids` int64 [n] is the position of each id in its U unique rows, in the order of `unique_ids`
+    uint64 [U] and `missing` bool [U]. A query id means something with this ticket only.
+    """
+
+    query_ids: Mapping[str, I64]
+    unique_ids: Mapping[str, U64]
+    missing: Mapping[str, Bool]
+    rows: Mapping[str, TableRows] = field(repr=False)
+    source: Source | None = field(default=None, repr=False)
+
+
+class RowDatabase:
+    """Pull rows and push gradients of a stage's tables by raw id; works beside the stage's own forward and step.
+
+    Several tickets may be in flight. A pull gives the newest rows: those of the last `update` or stage step. Pushed
+    gradients add up with each other and with those of the stage's backward, until `update` (or a step of the stage's
+    optimizer, which is the same) applies them; they may be clipped before with
+    :func:`~headrace.embed.clipping.clip_grad_norm_`.
+
+    ``on_nan="raise"`` refuses gradients with a NaN or an infinity. One caller at a time.
+    """
+
+    def __init__(self, stage: EmbeddingStage, index: FindsRows, *, on_nan: OnNan = "raise") -> None:
+        if on_nan not in ("raise", "ignore"):
+            raise ValueError(f"on_nan={on_nan!r} is neither 'raise' nor 'ignore'")
+        self.stage = stage
+        self.index = index
+        self.on_nan = on_nan
+        self._open: dict[int, RowTicket] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Tickets that are not released."""
+        return len(self._open)
+
+    def prefetch(
+        self,
+        ids: Mapping[str, Any],
+        *,
+        missing: Mapping[str, Any] | None = None,
+        insert: bool = True,
+        source: Source | None = None,
+    ) -> RowTicket:
+        """A ticket for ids (integers of up to 64 bits [n], any repetitions) of tables.
+
+        `missing` bool [n] marks missing values, a row of their own. With `insert`, keys not seen before get rows, which
+        cost no memory before their first update; without it they read as they would start, and cannot be pushed to.
+        `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
+        TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
+        """
+        columns = {}
+        for name, values in ids.items():
+            array = check_ids(name, values)
+            columns[name] = TableIds(array, _check_mask(name, (missing or {}).get(name), len(array)))
+        unknown = set(missing or {}) - set(columns)
+        if unknown:
+            raise ValueError(f"missing: {sorted(unknown)[0]!r} has no ids")
+        rows = find_rows(self.index, self.stage.schema, columns, self, insert=insert)
+        ticket = RowTicket(
+            query_ids={name: rows[name].query_ids for name in columns},
+            unique_ids={name: rows[name].keys.ids for name in columns},
+            missing={name: rows[name].keys.missing for name in columns},
+            rows=rows,
+            source=source,
+        )
+        self._open[id(ticket)] = ticket
+        return ticket
+
+    def pull(self, ticket: RowTicket) -> dict[str, F32]:
+        """The newest vectors of the ticket's unique rows, float32 [U, dim] a table; copies."""
+        self._check_open(ticket)
+        return {name: self.stage.read_vectors(rows.group, rows.keys) for name, rows in ticket.rows.items()}
+
+    def push(self, ticket: RowTicket, grads: Mapping[str, Any]) -> None:
+        """Add gradients float32 [U, dim] of the ticket's unique rows to the next :meth:`update`; some tables or all.
+
+        ValueError for another shape or dtype, a table without rows in the ticket, a frozen one, or rows that do not
+        exist; FloatingPointError that names table, id and, where known, file and row. Nothing is added then.
+        """
+        self._check_open(ticket)
+        checked = {name: self._check_gradients(ticket, name, values) for name, values in grads.items()}
+        for name, array in checked.items():
+            self.stage.add_gradients(ticket.rows[name].group, ticket.rows[name].keys, array)
+
+    def update(self) -> None:
+        """One optimizer step on all rows that have gradients; nothing, and no step, without any."""
+        self.stage.optimizer().step()
+
+    def release(self, ticket: RowTicket) -> None:
+        """The ticket is done with; what was pushed stays. RuntimeError for one that is released already."""
+        self._check_open(ticket)
+        del self._open[id(ticket)]
+
+    def _check_open(self, ticket: RowTicket) -> None:
+        if self._open.get(id(ticket)) is not ticket:
+            raise RuntimeError("this ticket was released, or is of another database: prefetch the ids again")
+
+    def _check_gradients(self, ticket: RowTicket, name: str, values: Any) -> F32:
+        """A contiguous copy of gradients that may be added."""
+        if name not in ticket.rows:
+            raise ValueError(f"gradients of table {name!r}, of which the ticket has no ids")
+        if name in self.stage.frozen:
+            raise ValueError(f"gradients of table {name!r}, which is frozen")
+        keys, group = ticket.rows[name].keys, ticket.rows[name].group
+        array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+        wanted = (len(keys.ids), self.stage.layout.groups[group].dim)
+        if array.dtype != np.float32 or array.shape != wanted:
+            raise ValueError(
+                f"table {name!r}: gradients of {array.dtype} {list(array.shape)}, not float32 {list(wanted)} "
+                "as the ticket has unique rows"
+            )
+        absent = keys.locations == ABSENT
+        if absent.any():
+            key = key_name(self.stage.schema, keys, int(absent.argmax()))
+            raise ValueError(f"gradient of {key}, which has no row: it was prefetched with insert=False")
+        if self.on_nan == "raise" and (at := first_not_finite(array)) is not None:
+            key = key_name(self.stage.schema, keys, at)
+            raise FloatingPointError(f"gradient of {key} is not finite{_where(ticket, name, at)}")
+        return np.array(array, np.float32, order="C")
+
+
+def _where(ticket: RowTicket, name: str, unique: int) -> str:
+    query_ids = ticket.query_ids[name]
+    if ticket.source is None or ticket.source.num_rows != len(query_ids):
+        return ""
+    row = int(np.flatnonzero(query_ids == unique)[0])
+    file, line = ticket.source.locate(row)
+    return f": position {row}, row {line} of {file}"
+
+
+def _check_mask(name: str, mask: Any, count: int) -> Bool | None:
+    if mask is None:
+        return None
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (count,):
+        raise ValueError(f"table {name!r}: missing is {array.dtype} {list(array.shape)}, not bool [{count}]")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,84 @@
+"""Gradients of rows that wait for an optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.embed import _pool
+from headrace.embed._threads import Threads
+from headrace.embed.arrays import F32, I64, Bool
+from headrace.embed.row_keys import RowKeys
+
+
+@dataclass(frozen=True, eq=False)
+class RowGradients:
+    """n rows of one group, each once, and their gradients.
+
+    `leaf` float32 [n, dim] stands for the rows in autograd and in the parameter groups of the optimizer: ``leaf.grad``
+    is the gradient, or None; its values are NaN and never read. `slots` int64 [n] is where the plan of the batch has
+    put the rows in the arena, None if that is not known.
+    """
+
+    keys: RowKeys
+    leaf: Tensor
+    slots: I64 | None = None
+
+    @property
+    def grad(self) -> F32 | None:
+        """The gradients as a contiguous array (no copy if they are), or None."""
+        return None if self.leaf.grad is None else self.leaf.grad.contiguous().numpy()
+
+
+def leaf_of(num_rows: int, dim: int, *, trained: bool = True) -> Tensor:
+    """A leaf that takes no memory; `trained` False collects no gradients."""
+    return torch.full((1, 1), float("nan")).expand(num_rows, dim).requires_grad_(trained)
+
+
+def with_gradients(keys: RowKeys, grad: Tensor, slots: I64 | None = None) -> RowGradients:
+    """Rows with a gradient float32 [n, dim]."""
+    leaf = leaf_of(grad.shape[0], grad.shape[1])
+    leaf.grad = grad
+    return RowGradients(keys, leaf, slots)
+
+
+def moved(rows: RowGradients) -> RowGradients:
+    """The gradients of `rows` with a leaf of their own; that of `rows` begins anew."""
+    grad = rows.leaf.grad
+    rows.leaf.grad = None
+    if grad is None:
+        raise ValueError("rows without a gradient")
+    return with_gradients(rows.keys, grad, rows.slots)
+
+
+def added(first: RowGradients, second: RowGradients, threads: Threads | None = None) -> RowGradients:
+    """The rows of both, each once, with gradients; that of a row in both is that of `first` plus that of `second`."""
+    parts = [rows.grad for rows in (first, second) if rows.grad is not None]
+    keys = first.keys.joined(second.keys)
+    grads = np.concatenate(parts)
+    _, where, row_of = np.unique(keys.locations, return_index=True, return_inverse=True)
+    total = np.empty((len(where), grads.shape[1]), np.float32)
+    ends = np.cumsum(np.bincount(row_of, minlength=len(where)))
+    _pool.segment_sum(
+        grads.reshape(-1),
+        np.arange(len(grads)) * grads.shape[1],
+        None,
+        False,
+        np.argsort(row_of, kind="stable"),
+        np.concatenate([[0], ends]).astype(np.int64),
+        total,
+        threads,
+    )
+    return with_gradients(keys.take(where), torch.from_numpy(total))
+
+
+def of_trained_tables(rows: RowGradients, trained: Bool) -> RowGradients:
+    """The rows where `trained` bool [n] is True, with their gradients."""
+    grad = rows.leaf.grad
+    if grad is None:
+        raise ValueError("rows without a gradient")
+    slots = None if rows.slots is None else rows.slots[trained]
+    return with_gradients(rows.keys.take(trained), grad[torch.from_numpy(trained)], slots)

@@ -1,0 +1,35 @@
+"""Which rows of one group: where they are, and what they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.embed.arrays import I64, U32, U64, Array, Bool
+from headrace.ingest.batch import BatchGroup
+
+
+class RowKeys(NamedTuple):
+    """n rows, each once: locations uint64 [n] (ABSENT: of no row yet), and their keys uint64, uint32, bool [n]."""
+
+    locations: U64
+    ids: U64
+    tables: U32
+    missing: Bool
+
+    def take(self, at: I64 | Bool) -> RowKeys:
+        """The rows at the positions `at`, or where it is True."""
+        return RowKeys(self.locations[at], self.ids[at], self.tables[at], self.missing[at])
+
+    def joined(self, other: RowKeys) -> RowKeys:
+        """These rows, then those of `other`."""
+        parts: list[Array] = [np.concatenate(pair) for pair in zip(self, other, strict=True)]
+        return RowKeys(*parts)
+
+    @staticmethod
+    def of(group: BatchGroup) -> RowKeys:
+        """The unique rows of a batch's group (no copies)."""
+        return RowKeys(
+            group.locations.numpy(), group.unique_ids.numpy(), group.unique_tables.numpy(), group.missing.numpy()
+        )

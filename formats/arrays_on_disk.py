@@ -1,0 +1,178 @@
+"""Two-dimensional arrays in files, read by ranges of rows in bounded memory: raw records, ``.npy`` and ``.npz``.
+
+Nothing is unpickled: object arrays are refused by their header. Files are read, not mapped, so that one that shrinks is
+an error and no crash. Members of ``.npz`` that are stored are read in place, wherever the local header says that they
+begin; compressed ones are first unpacked into an unnamed temporary file (in ``TMPDIR``; as large as the array).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shutil
+import struct
+import tempfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+from headrace.formats.errors import CorruptShardError
+
+_MAX_HEADER_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
+_STORED_SIGNATURE = b"PK\x03\x04"
+
+
+class ArrayOnDisk:
+    """`rows` x `width` numbers at byte `offset` of an open file, in C or Fortran order; owns the file.
+
+    CorruptShardError when the file is too short for them.
+    """
+
+    def __init__(
+        self, path: str, file: IO[bytes], *, offset: int, rows: int, width: int, dtype: np.dtype[Any], fortran: bool
+    ) -> None:
+        self.path = path
+        self.rows = rows
+        self.width = width
+        self.dtype = dtype
+        self._file = file
+        self._offset = offset
+        self._fortran = fortran and width > 1
+        size = os.fstat(file.fileno()).st_size
+        if size < offset + rows * self.row_bytes:
+            reason = f"cut: {rows} x {width} values of {dtype} from byte {offset} on do not fit into {size} bytes"
+            raise CorruptShardError(path, size, max(0, size - offset) // max(1, self.row_bytes), reason)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+    def read(self, first: int, rows: int) -> npt.NDArray[Any]:
+        """[rows, width] in native byte order, owned by the caller."""
+        if not self._fortran:
+            data = self._read_values(first * self.width, rows * self.width)
+            return data.reshape(rows, self.width).astype(self.dtype.newbyteorder("="), copy=False)
+        found = np.empty((rows, self.width), self.dtype.newbyteorder("="))
+        for column in range(self.width):
+            found[:, column] = self._read_values(column * self.rows + first, rows)
+        return found
+
+    def _read_values(self, first: int, count: int) -> npt.NDArray[Any]:
+        values = np.empty(count, self.dtype)
+        target = values.view(np.uint8).data
+        offset, done = self._offset + first * self.dtype.itemsize, 0
+        while done < len(target):
+            read = os.preadv(self._file.fileno(), [target[done:]], offset + done)
+            if read == 0:
+                raise CorruptShardError(self.path, offset + done, 0, "the file became shorter while it was read")
+            done += read
+        return values
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_records(path: str, words: int) -> ArrayOnDisk:
+    """A file of nothing but records of `words` little-endian int32; CorruptShardError for a part of a record."""
+    size, record = os.path.getsize(path), 4 * words
+    if size % record:
+        reason = f"{size} bytes are not whole records of {record} bytes ({words} int32): cut, or another format"
+        raise CorruptShardError(path, size, size // record, reason)
+    file = open(path, "rb", buffering=0)  # noqa: SIM115 (owned by the array)
+    return ArrayOnDisk(path, file, offset=0, rows=size // record, width=words, dtype=np.dtype("<i4"), fortran=False)
+
+
+def open_npy(path: str) -> ArrayOnDisk:
+    """The array of a ``.npy`` file."""
+    with contextlib.ExitStack() as on_error:
+        file = on_error.enter_context(open(path, "rb", buffering=0))
+        array = _array_at(path, file, 0, os.path.getsize(path))
+        on_error.pop_all()
+        return array
+
+
+def open_npz(path: str) -> dict[str, ArrayOnDisk]:
+    """The arrays of a ``.npz`` file by name, without the ``.npy`` of its members."""
+    arrays: dict[str, ArrayOnDisk] = {}
+    with contextlib.ExitStack() as on_error:
+        with _damage_as_corrupt(path), zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if name == member.filename:
+                    continue
+                if name in arrays:
+                    raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is there twice")
+                arrays[name] = _open_member(path, archive, member)
+                on_error.callback(arrays[name].close)
+        on_error.pop_all()
+    return arrays
+
+
+def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayOnDisk:
+    if member.flag_bits & 1:
+        raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is encrypted")
+    with contextlib.ExitStack() as on_error:
+        if member.compress_type == zipfile.ZIP_STORED:
+            file: IO[bytes] = on_error.enter_context(open(path, "rb", buffering=0))
+            begin = _data_offset(path, file, member)
+            array = _array_at(path, file, begin, begin + member.file_size)
+        else:
+            file = on_error.enter_context(tempfile.TemporaryFile(buffering=0))
+            with archive.open(member) as packed:
+                shutil.copyfileobj(packed, file, _COPY_BYTES)
+            array = _array_at(path, file, 0, member.file_size)
+        on_error.pop_all()
+        return array
+
+
+@contextlib.contextmanager
+def _damage_as_corrupt(path: str) -> Iterator[None]:
+    """What zipfile raises for a damaged archive is a CorruptShardError; errors of the system stay what they are."""
+    try:
+        yield
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError) as error:
+        # A damaged directory can point before the file: seeking there is an invalid argument.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        reason = f"no zip archive, or damaged, or packed in an unknown way ({error})"
+        raise CorruptShardError(path, os.path.getsize(path), 0, reason) from error
+
+
+def _data_offset(path: str, file: IO[bytes], member: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: its local header's own lengths say so, whoever wrote it."""
+    header = os.pread(file.fileno(), _LOCAL_HEADER.size, member.header_offset)
+    if len(header) < _LOCAL_HEADER.size or not header.startswith(_STORED_SIGNATURE):
+        raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} has no local header")
+    _, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+    return member.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
+
+
+def _array_at(path: str, file: IO[bytes], begin: int, end: int) -> ArrayOnDisk:
+    """The array whose ``.npy`` header stands at byte `begin`, and whose values end at `end`."""
+    head = io.BytesIO(os.pread(file.fileno(), min(_MAX_HEADER_BYTES, max(0, end - begin)), begin))
+    try:
+        version = npy.read_magic(head)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(head)
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+        raise CorruptShardError(path, begin, 0, f"not an array in NumPy's format ({error})") from error
+    if dtype.kind not in "iufb" or dtype.itemsize > 8:
+        raise CorruptShardError(path, begin, 0, f"an array of {dtype}, where numbers are expected")
+    if len(shape) not in (1, 2):
+        raise CorruptShardError(path, begin, 0, f"an array of shape {shape}, where rows of values are expected")
+    rows, width = shape if len(shape) == 2 else (shape[0], 1)
+    array = ArrayOnDisk(path, file, offset=begin + head.tell(), rows=rows, width=width, dtype=dtype, fortran=fortran)
+    after = begin + head.tell() + rows * array.row_bytes
+    if after != end:
+        raise CorruptShardError(path, min(after, end), 0, f"{end - begin} bytes, its header says {after - begin}")
+    return array

@@ -1,0 +1,169 @@
+"""Parquet and Arrow IPC files as record batches in bounded memory; damage is a :class:`CorruptShardError`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.formats.errors import CorruptShardError
+
+_MAGIC_BYTES = 8
+_STREAM_MAGIC = b"\xff\xff\xff\xff"
+# Pages of a column chunk are read through a buffer of this size: a chunk of any length is never held whole.
+_READ_BUFFER_BYTES = 1 << 18
+
+_T = TypeVar("_T")
+
+
+class ArrowFile(Protocol):
+    """An open file: its columns, its number of rows where that is known without reading it, and its rows."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def num_rows(self) -> int | None: ...
+
+    def batches(self, columns: Sequence[str], first_row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows from `first_row` on, at most `max_rows` at a time, no empty batches; `columns` in this order."""
+
+    def close(self) -> None: ...
+
+
+def open_arrow_file(path: str, *, verify_page_checksums: bool = True) -> ArrowFile:
+    """Open a Parquet file, or an Arrow IPC file or stream; what it is, its first bytes say, not its name.
+
+    Anything else, a zero-byte file too, is a :class:`CorruptShardError`.
+    """
+    with open(path, "rb") as file:
+        magic = file.read(_MAGIC_BYTES)
+    if magic.startswith(b"PAR1"):
+        return _ParquetFile(path, verify_page_checksums)
+    if magic.startswith(b"ARROW1"):
+        return _IpcFile(path, stream=False)
+    if magic.startswith(_STREAM_MAGIC):
+        return _IpcFile(path, stream=True)
+    reason = f"neither Parquet nor Arrow IPC (it begins with {magic!r})" if magic else "an empty file, without a footer"
+    raise CorruptShardError(path, 0, 0, reason)
+
+
+class _ParquetFile:
+    """Row groups are read one after the other, each in batches of pages (``ParquetFile.iter_batches``: L44, P69)."""
+
+    def __init__(self, path: str, verify_page_checksums: bool) -> None:
+        self._path = path
+        self._file: pq.ParquetFile = _reading(
+            path,
+            0,
+            lambda: pq.ParquetFile(
+                path,
+                pre_buffer=False,
+                buffer_size=_READ_BUFFER_BYTES,
+                page_checksum_verification=verify_page_checksums,
+            ),
+        )
+        metadata = self._file.metadata
+        self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self.schema: pa.Schema = _reading(path, 0, lambda: _with_names(self._file.schema_arrow))
+        self.num_rows: int = sum(self._group_rows)
+        if metadata.num_rows != self.num_rows:
+            raise CorruptShardError(
+                path, 0, 0, f"{metadata.num_rows} rows in the footer, {self.num_rows} in its row groups"
+            )
+
+    def batches(self, columns: Sequence[str], first_row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+        ends = np.cumsum(self._group_rows)  # row groups are of any size, 0 included (L96)
+        group = int(np.searchsorted(ends, first_row, side="right"))
+        row = first_row
+        while group < len(ends):
+            last = group + 1  # small row groups are read together
+            while last < len(ends) and ends[last] - row <= max_rows:
+                last += 1
+            skip = row - int(ends[group]) + self._group_rows[group]
+            for batch in self._groups(range(group, last), columns, row, max_rows):
+                kept = batch.slice(skip)
+                skip = max(0, skip - batch.num_rows)
+                if kept.num_rows:
+                    yield kept
+                    row += kept.num_rows
+            if row != ends[last - 1]:
+                raise CorruptShardError(
+                    self._path, 0, row, f"row group {last - 1} ends at row {row}, not {ends[last - 1]}"
+                )
+            group = last
+
+    def _groups(self, groups: range, columns: Sequence[str], row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+        batches = self._file.iter_batches(max_rows, row_groups=list(groups), columns=list(columns))
+        while True:
+            batch = _reading(self._path, row, lambda: next(batches, None))
+            if batch is None:
+                return
+            row += batch.num_rows
+            yield batch.select(list(columns))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _IpcFile:
+    """An IPC file or stream; a resume reads through what comes before."""
+
+    num_rows: int | None = None
+
+    def __init__(self, path: str, *, stream: bool) -> None:
+        self._path = path
+        self._stream = stream
+        self._source = pa.OSFile(path)  # no map: a file that shrinks is an error, not a crash
+        try:
+            self.schema: pa.Schema = _reading(path, 0, lambda: _with_names(self._reader().schema))
+        except BaseException:
+            self._source.close()
+            raise
+
+    def _reader(self) -> Any:
+        self._source.seek(0)
+        return pa.ipc.open_stream(self._source) if self._stream else pa.ipc.open_file(self._source)
+
+    def _record_batches(self) -> Iterator[pa.RecordBatch]:
+        reader = self._reader()
+        if self._stream:
+            return iter(reader)
+        return (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+    def batches(self, columns: Sequence[str], first_row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+        row = 0
+        batches = self._record_batches()
+        while (batch := _reading(self._path, row, lambda: next(batches, None))) is not None:
+            skip = min(max(0, first_row - row), batch.num_rows)
+            chosen = batch.select(list(columns))
+            _reading(
+                self._path, row, partial(chosen.validate, full=True)
+            )  # lengths and offsets are as the file has them
+            row += batch.num_rows
+            for at in range(skip, batch.num_rows, max_rows):
+                yield chosen.slice(at, max_rows)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _with_names(schema: pa.Schema) -> pa.Schema:
+    """The schema, once it is known that its names are text (UnicodeDecodeError)."""
+    _ = schema.names
+    return schema
+
+
+def _reading(path: str, row: int, read: Callable[[], _T]) -> _T:
+    """What `read` gives; whatever Arrow says of damaged data is one kind of error (L92). The system's errors stay."""
+    try:
+        return read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptShardError(path, os.path.getsize(path), row, f"damaged or cut ({error}) before its end") from error

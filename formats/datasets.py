@@ -1,0 +1,133 @@
+"""Public datasets by name: which schema describes them, which reader reads their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from headrace.formats.ali_ccp import ALI_CCP, ali_ccp_schema
+from headrace.formats.array_reader import ArrayFiles
+from headrace.formats.arrow_reader import ArrowFiles
+from headrace.formats.avazu import AVAZU, avazu_schema
+from headrace.formats.bad_records import BadRecords
+from headrace.formats.criteo import CRITEO_CSV, criteo_schema
+from headrace.formats.criteo_arrays import (
+    DCNV2_BIN,
+    DCNV2_NPZ,
+    DLRM_BIN,
+    DLRM_NPZ,
+    PACKED_BIN,
+    TORCHREC_NPY,
+    ArrayForm,
+)
+from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.delimited_reader import DelimitedFiles
+from headrace.formats.file_reader import FileReader
+from headrace.formats.files import PathLike
+from headrace.formats.rows import SourceRange
+from headrace.formats.schema import Schema
+from headrace.formats.splits import (
+    KAGGLE_ROWS,
+    TERABYTE_ROWS,
+    Convention,
+    Split,
+    kaggle_split,
+    over_files,
+    terabyte_split,
+)
+from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
+from headrace.formats.taobao_ad import TAOBAO_AD, taobao_ad_schema
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset as published; `schema` takes ``dim`` and ``labels``, `reader` paths, a schema and ``bad_records``."""
+
+    name: str
+    summary: str
+    schema: Callable[..., Schema]
+    reader: Callable[..., FileReader[Any]]
+
+
+def _transformed_schema(**options: Any) -> Schema:
+    """Dense values are floats that are not to be transformed again."""
+    return criteo_schema(dense_dtype="float32", dense_transform="identity", **options)
+
+
+_ALL: tuple[Dataset, ...] = (
+    Dataset("criteo-kaggle", "train.txt, test.txt (tab separated)", criteo_schema, CriteoFiles),
+    Dataset("criteo-terabyte", "day_0 .. day_23 (tab separated)", criteo_schema, CriteoFiles),
+    Dataset(
+        "criteo-csv",
+        "comma separated derivatives with a header",
+        criteo_schema,
+        partial(DelimitedFiles, text_format=CRITEO_CSV),
+    ),
+    Dataset(
+        "taobao-userbehavior",
+        "UserBehavior.csv",
+        taobao_schema,
+        partial(DelimitedFiles, text_format=TAOBAO_USER_BEHAVIOR),
+    ),
+    Dataset("avazu", "train.csv, test.csv, plain or .gz", avazu_schema, partial(DelimitedFiles, text_format=AVAZU)),
+    Dataset("taobao-ad", "joined CSV", taobao_ad_schema, partial(DelimitedFiles, text_format=TAOBAO_AD)),
+    Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
+    Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
+)
+
+_ARRAYS: tuple[tuple[ArrayForm, str, Callable[..., Schema]], ...] = (
+    (DLRM_BIN, "DLRM v1's *_data.bin: 40 int32 a row", criteo_schema),
+    (PACKED_BIN, "packed *.bin: int32, 13 float32, 26 int32 a row", _transformed_schema),
+    (DCNV2_BIN, "DLRM-DCNv2 *_data.bin: 912 bytes a row", partial(_transformed_schema, multi_hot=True)),
+    (DLRM_NPZ, "DLRM v1's *_reordered.npz, *_processed.npz", criteo_schema),
+    (TORCHREC_NPY, "day_i_{dense,sparse,labels}.npy", _transformed_schema),
+    (DCNV2_NPZ, "day_i_sparse_multi_hot.npz", partial(_transformed_schema, multi_hot=True)),
+)
+_ALL += tuple(
+    Dataset(f"criteo-{form.name}", summary, schema, partial(ArrayFiles, form=form)) for form, summary, schema in _ARRAYS
+)
+
+DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
+
+
+def dataset_split(
+    name: str, split: Split, *, convention: Convention | None, rows_per_file: Sequence[int] | None
+) -> tuple[SourceRange, ...]:
+    """Rows of a standard split of a dataset; `rows_per_file` are those of its files, the published ones when None.
+
+    `convention` must be given for the Terabyte, where test and validation differ; for Kaggle it is "dlrm-v1" when
+    None. ValueError for a dataset without standard split.
+    """
+    if name == "criteo-kaggle":
+        rows_per_file = (KAGGLE_ROWS,) if rows_per_file is None else rows_per_file
+        ranges = kaggle_split(split, rows=sum(rows_per_file), convention=convention or "dlrm-v1")
+        return over_files(ranges, rows_per_file)
+    if name == "criteo-terabyte":
+        if convention is None:
+            raise ValueError("DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention")
+        return terabyte_split(split, rows=rows_per_file or TERABYTE_ROWS, convention=convention)
+    raise ValueError(f"dataset {name!r} has no standard split by row counts")
+
+
+def open_dataset(
+    name: str,
+    paths: PathLike | Iterable[PathLike],
+    *,
+    schema: Schema | None = None,
+    dim: int = 16,
+    labels: bool = True,
+    bad_records: BadRecords | str = "raise",
+    **options: Any,
+) -> FileReader[Any]:
+    """A reader of the dataset's files, to be given to a DataLoader together with its ``schema``.
+
+    Without `schema` it is the dataset's own, with tables of `dim` values a row; `labels` says whether the files have
+    the label. `options` are those of the format's reader. ValueError for a name that is not in :data:`DATASETS`.
+    """
+    if name not in DATASETS:
+        raise ValueError(f"dataset {name!r} is unknown; known: {', '.join(DATASETS)}")
+    dataset = DATASETS[name]
+    schema = dataset.schema(dim=dim, labels=labels) if schema is None else schema
+    return dataset.reader(paths, schema, bad_records=bad_records, **options)

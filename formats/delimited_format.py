@@ -1,0 +1,75 @@
+"""What a delimited text file looks like, and how its fields are written: declared, never inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.formats.criteo_lines import Kind
+from headrace.formats.date_parts import DatePart
+from headrace.formats.schema import SchemaError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextField:
+    """How a column of a schema stands in the file.
+
+    sources
+        Names that the file's column may have; its own name when none is given. One may serve several.
+    words
+        The texts that there are, and the number that each stands for; others are bad records.
+    missing
+        Texts that mean "missing", besides the empty one.
+    whole_floats
+        Accept integers with ``.0`` behind them, as pandas writes columns with missing values.
+    list_separator
+        For a multi-hot column: what stands between its ids. An empty field is a missing list, an empty place between
+        two separators a missing id.
+    part
+        A part of a date that the file writes as an integer, see `date_parts.py`.
+    """
+
+    column: str
+    sources: tuple[str, ...] = ()
+    words: Mapping[str, int] | None = None
+    missing: tuple[str, ...] = ()
+    whole_floats: bool = False
+    list_separator: str = ""
+    part: DatePart | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.sources or (self.column,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFormat:
+    """Lines of fields between `separator` bytes, without quotes.
+
+    With `header` the first line of each file names its columns, in any order; else `columns` does. Columns that the
+    schema does not ask for are not looked at. `fields` describes schema columns; one that is not described is found by
+    its own name and written plainly, in the way that its type in the schema says (see `criteo_lines.py`).
+    """
+
+    name: str
+    separator: str = ","
+    header: bool = False
+    columns: tuple[str, ...] = ()
+    fields: tuple[TextField, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if len(self.separator) != 1 or not self.separator.isascii() or self.separator in "\r\n":
+            raise ValueError(f"{self.name}: separator={self.separator!r} is not one ASCII character")
+        if self.header == bool(self.columns):
+            raise ValueError(f"{self.name}: either the files have a header, or columns says what they hold")
+
+    def field_of(self, column: str, kind: Kind, *, multi_hot: bool) -> TextField:
+        """How the schema's `column` is written; SchemaError when it cannot hold values of that kind."""
+        found = next((f for f in self.fields if f.column == column), None) or TextField(column=column)
+        if (found.words is not None or found.part is not None) and kind in (Kind.HEX32, Kind.HEX64):
+            raise SchemaError(f"column {column!r}: {self.name} has numbers there, not {kind.name.lower()}; say uint64")
+        if multi_hot and not found.list_separator:
+            raise SchemaError(f"sparse {column!r}: {self.name} has one id a field, multi_hot needs a list_separator")
+        if found.list_separator and not multi_hot:
+            raise SchemaError(f"column {column!r}: {self.name} has lists there; declare it multi_hot")
+        return found

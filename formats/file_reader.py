@@ -1,0 +1,253 @@
+"""What the readers of all formats share: list of files, manifests, passes, counts, the policy for bad records."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from headrace.formats.bad_lines import I64
+from headrace.formats.bad_records import BadRecordLog, BadRecords, Describe
+from headrace.formats.checks import check_integer
+from headrace.formats.errors import BadRecordError, ManifestError
+from headrace.formats.files import PathLike, digest, file_sizes, list_files
+from headrace.formats.manifest import (
+    Manifest,
+    ManifestFile,
+    Verify,
+    check_rows,
+    check_size,
+    check_verify,
+    read_manifest,
+)
+from headrace.formats.reader import START, DecodedBlock, FilePosition
+from headrace.formats.row_selection import RowSelection
+from headrace.formats.rows import RowBlock, SourceRange
+from headrace.formats.schema import Schema
+
+BlockT = TypeVar("BlockT")
+
+
+class FileReader(ABC, Generic[BlockT]):
+    """A :class:`RowReader` over files; what a format adds is how a file is cut into blocks and how these are decoded.
+
+    `paths` is what :func:`list_files` accepts. A file whose size is not what it was when the reader was made raises
+    :class:`CorruptShardError`, when it is opened and at its end.
+
+    `bad_records` is "raise", "skip" or a :class:`BadRecords`.
+
+    A ``manifest.json`` beside a file is checked unless ``verify_manifest="off"``: the size when the file is opened
+    (``"full"``: its hash, too), the number of rows at its end; when `paths` is a folder, every file of the manifest
+    must be there, and no other.
+
+    Counters, over the blocks of this pass settled so far (:meth:`raw_blocks` starts one): `rows_in` (rows, bad ones
+    counted), `rows_skipped`, `bytes_in` (uncompressed); rows given out = ``rows_in - rows_skipped``.
+    """
+
+    _a_folder_is_its_manifest = True
+
+    def __init__(
+        self,
+        paths: PathLike | Iterable[PathLike],
+        schema: Schema,
+        *,
+        bad_records: BadRecords | str = "raise",
+        verify_manifest: Verify = "size",
+    ) -> None:
+        check_verify(verify_manifest)
+        self.files = self._list(paths)
+        self.schema = schema
+        self._sizes = file_sizes(self.files)
+        self.digest = self._files_digest = digest(self.files, self._sizes)
+        self.bytes_in = 0
+        self._log = BadRecordLog(BadRecords.of(bad_records))
+        self._verify = verify_manifest
+        whole = paths if self._a_folder_is_its_manifest else ()
+        self._entries = _manifest_entries(self.files, whole) if verify_manifest != "off" else [None] * len(self.files)
+        self._begun = False
+        self._selection: RowSelection | None = None
+
+    def files_of(self, file: int) -> tuple[str, ...]:
+        """All files that the rows of file number `file` come from."""
+        return (self.files[file],)
+
+    def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+        return list_files(paths)
+
+    @property
+    def rows_in(self) -> int:
+        return self._log.lines
+
+    @property
+    def rows_skipped(self) -> int:
+        return self._log.count
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether the policy leaves bad records out, so that fewer rows may come than there are."""
+        return self._log.policy.mode != "raise"
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows that a pass reads, bad ones counted, where that is known without reading (a manifest, a footer)."""
+        if self._selection is not None:
+            return self._selection.num_rows
+        rows = self.rows_per_file
+        return None if rows is None else sum(rows)
+
+    @property
+    def rows_per_file(self) -> tuple[int, ...] | None:
+        """Rows of each file, whatever is selected; None where that is not known without reading."""
+        rows = []
+        for file in range(len(self.files)):
+            if (count := self._rows_of(file)) is None:
+                return None
+            rows.append(count)
+        return tuple(rows)
+
+    def _rows_of(self, file: int) -> int | None:
+        entry = self._entries[file]
+        return None if entry is None else entry.rows
+
+    def select(self, ranges: Iterable[SourceRange]) -> None:
+        """Read these rows only, such as a split (see `splits.py`), from the next pass on; row numbers are those of a
+        :class:`Source`, physical lines for text.
+
+        Rows outside are neither given out nor counted, and bad ones among them are nobody's business. A file that ends
+        before its ranges do is an error: it is not the file that they were made for. Files are read up to their last
+        range, so that a manifest's row counts are checked for those alone that are selected to their end.
+        """
+        self._selection = RowSelection(ranges, files=len(self.files))
+        self.digest = self._selection.digest(self._files_digest)
+
+    def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
+        """Count on from `rows_in` and `rows_skipped` in the pass about to start: those settled before a resume.
+
+        Call it just before or after :meth:`raw_blocks`; limits on bad records then hold for the pass as a whole.
+        """
+        rows_in = check_integer("rows_in", rows_in, 0, 2**62)
+        self._log.begin(lines=rows_in, count=check_integer("rows_skipped", rows_skipped, 0, rows_in))
+        self.bytes_in = 0
+        self._begun = True
+
+    def raw_blocks(self, start: FilePosition | None = None) -> Iterator[BlockT]:
+        """Blocks of whole rows from `start` on, in order. Checks each file's manifest entry.
+
+        The call starts a new pass: the counters are 0, unless :meth:`begin` was called just before. Several iterators
+        may be open at the same time; they then share the counters.
+        """
+        start = START if start is None else start
+        if start.file >= len(self.files):
+            raise ValueError(f"position in file number {start.file}, but there are {len(self.files)} files")
+        if not self._begun:
+            self.begin()
+        self._begun = False
+        return self._blocks(start)
+
+    def _blocks(self, start: FilePosition) -> Iterator[BlockT]:
+        for file in range(start.file, len(self.files)):
+            if self._selection is not None and not self._selection.has(file):
+                continue
+            if (entry := self._entries[file]) is not None:
+                check_size(entry, self.files[file], verify=self._verify)
+            at = start if file == start.file else FilePosition(file, 0, 0)
+            blocks = self._file_blocks(at)
+            if self._selection is None:
+                yield from blocks
+            else:
+                yield from self._selection.blocks(self.files[file], file, at.line, blocks, self._rows_of_block)
+
+    def _check_end(self, file: int, rows: int) -> None:
+        """Compare the rows of a file that was read to its end with its manifest entry."""
+        if (entry := self._entries[file]) is not None:
+            check_rows(entry, self.files[file], rows, verify=self._verify)
+
+    @abstractmethod
+    def _file_blocks(self, start: FilePosition) -> Generator[BlockT, None, None]:
+        """The blocks of file ``start.file`` from `start` on; calls :meth:`_check_end`."""
+
+    @abstractmethod
+    def _rows_of_block(self, block: BlockT) -> tuple[int, int]:
+        """First row of a block and the one behind its last, bad ones counted."""
+
+    def decode(self, block: BlockT) -> DecodedBlock:
+        """Decode a block, without the GIL in all real work; thread-safe. Bad rows are listed, not raised."""
+        decoded = self._decode(block)
+        return decoded if self._selection is None else self._selection.trim(decoded)
+
+    @abstractmethod
+    def _decode(self, block: BlockT) -> DecodedBlock:
+        """All rows of a block."""
+
+    def settle(self, decoded: DecodedBlock) -> RowBlock:
+        """Apply the policy for bad records, count, and give the rows; once for each block, in order, by one thread.
+
+        A block that raises counts and stores nothing: it may be settled again.
+        """
+        position = decoded.position
+
+        def describe_at(at: int) -> tuple[BadRecordError, memoryview | None]:
+            return self._describe_at(decoded, at)
+
+        self._check(decoded, describe_at)
+        self._log.settle(self.files[position.file], position.line, decoded.lines, decoded.bad.numbers, describe_at)
+        self._begun = False
+        self.bytes_in += decoded.next_position.byte_offset - position.byte_offset
+        return decoded.rows
+
+    def bad_records_of(self, decoded: DecodedBlock) -> Iterator[BadRecordError]:
+        """The error of each bad record of a block, whatever the policy; counts nothing."""
+        return (self._describe_at(decoded, at)[0] for at in range(len(decoded.bad)))
+
+    def _check(self, decoded: DecodedBlock, describe_at: Describe) -> None:
+        """Raise what the policy says of a block; changes nothing then."""
+        self._log.check(decoded.position.line, decoded.bad.numbers, describe_at)
+
+    @abstractmethod
+    def _describe_at(self, decoded: DecodedBlock, at: int) -> tuple[BadRecordError, memoryview | None]:
+        """The error of the bad record number `at` of a block, and the raw record where it can be quarantined."""
+
+
+def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange, ...]:
+    """The rows [first, first + rows) of a file without the 0-based rows `bad` (ascending)."""
+    begins = np.concatenate([[first], bad + 1])
+    lengths = np.concatenate([bad, [first + rows]]) - begins
+    kept = lengths > 0
+    return tuple(
+        SourceRange(file, begin, length)
+        for begin, length in zip(begins[kept].tolist(), lengths[kept].tolist(), strict=True)
+    )
+
+
+def _manifest_entries(files: tuple[str, ...], paths: PathLike | Iterable[PathLike]) -> list[ManifestFile | None]:
+    """The entry of each file in the manifest beside it, None where there is none."""
+    manifests: dict[str, Manifest | None] = {}
+    for file in files:
+        folder = os.path.dirname(file)
+        if folder not in manifests:
+            manifests[folder] = read_manifest(folder)
+    if isinstance(paths, (str, os.PathLike)) and os.path.isdir(paths):
+        _compare_listing(os.path.abspath(paths), files, manifests)
+    entries = []
+    for file in files:
+        manifest = manifests[os.path.dirname(file)]
+        entries.append(None if manifest is None else manifest.files.get(os.path.basename(file)))
+    return entries
+
+
+def _compare_listing(folder: str, files: tuple[str, ...], manifests: dict[str, Manifest | None]) -> None:
+    manifest = manifests[folder]
+    if manifest is None:
+        return
+    listed, found = set(manifest.files), {os.path.basename(f) for f in files}
+    if missing := sorted(listed - found):
+        raise ManifestError(folder, f"{len(missing)} files of the manifest are missing, the first is {missing[0]!r}")
+    if unknown := sorted(found - listed):
+        raise ManifestError(
+            folder,
+            f"{len(unknown)} files are not in its manifest, the first is {unknown[0]!r}; "
+            "name the files to read, or give verify_manifest='off'",
+        )

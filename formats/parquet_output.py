@@ -1,0 +1,99 @@
+"""A Parquet file that appears whole or not at all, with page checksums and the hash of its bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.formats.atomic_file import AtomicFile
+from headrace.formats.manifest import ManifestFile, new_hasher
+
+COMPRESSIONS = ("zstd", "snappy", "none")
+
+
+class _HashedStream:
+    """What Arrow writes to: passes bytes on and hashes them."""
+
+    def __init__(self, file: AtomicFile) -> None:
+        self._file = file
+        self.hasher = new_hasher()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._file.write(data)
+        self.hasher.update(data)
+        self.bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        """The file is flushed when it is finished."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ParquetOutput:
+    """Record batches of one schema as row groups of `row_group_rows` rows (the last one shorter).
+
+    States: open --finish--> on disk --publish--> named; leaving the context in another state removes the file. At most
+    a row group and a batch are held.
+    """
+
+    def __init__(self, target: Path, schema: pa.Schema, *, compression: str, row_group_rows: int) -> None:
+        self._schema = schema
+        self._row_group_rows = row_group_rows
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._rows = 0
+        self._file = AtomicFile(target)
+        self._stream = _HashedStream(self._file)
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._stream, mode="w"), schema, compression=compression, write_page_checksum=True
+        )
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        while batch.num_rows:
+            part = batch.slice(0, self._row_group_rows - self._waiting_rows)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            batch = batch.slice(part.num_rows)
+            if self._waiting_rows == self._row_group_rows:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        self._writer.write_table(table, row_group_size=self._row_group_rows)
+        self._rows += self._waiting_rows
+        self._waiting, self._waiting_rows = [], 0
+
+    def finish(self) -> ManifestFile:
+        """Write what waits, flush to disk, and describe the file."""
+        if self._waiting:
+            self._write_group()
+        self._writer.close()
+        self._file.finish()
+        return ManifestFile(bytes=self._stream.bytes, rows=self._rows, blake2b=self._stream.hasher.hexdigest())
+
+    def publish(self) -> None:
+        """Give the finished file its name."""
+        self._file.publish()
+
+    def __enter__(self) -> ParquetOutput:
+        self._file.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer.is_open:  # given up: what its footer says is removed with it
+            with contextlib.suppress(pa.ArrowException, OSError):
+                self._writer.close()
+        self._file.__exit__(kind, error, trace)

@@ -1,0 +1,36 @@
+"""Taobao Display Ad Click (Tianchi 56) as one joined CSV with a header, as RecZoo's TaobaoAd_x1 and FuxiCTR have it."""
+
+from __future__ import annotations
+
+from headrace.formats.delimited_format import TextField, TextFormat
+from headrace.formats.schema import Dense, Label, OptimizerName, Schema, Sparse, Table
+
+_PROFILE = (
+    "cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level", "occupation",
+    "new_user_class_level",
+)  # fmt: skip
+_IDS = ("userid", "adgroup_id", "pid", "cate_id", "campaign_id", "customer", "brand", *_PROFILE)
+
+TAOBAO_AD = TextFormat(
+    name="Taobao Display Ad",
+    header=True,
+    fields=(
+        TextField(column="pid", words={"430548_1007": 0, "430539_1007": 1}),
+        *(TextField(column=name, missing=("NULL",), whole_floats=True) for name in _IDS if name != "pid"),
+        TextField(column="click_sequence", list_separator="^"),
+    ),
+)
+"""The two values of ``pid`` are 0 (430548_1007) and 1 (430539_1007); ``NULL`` is a missing value; the history of a user
+is joined by ``^``. The published files are four (clicks, ads, profiles, behaviour): they are to be joined first, and a
+left join keeps the clicks of users without profile."""
+
+
+def taobao_ad_schema(*, dim: int = 16, optimizer: OptimizerName = "rowwise_adagrad", labels: bool = True) -> Schema:
+    """``clk``, ``price``, 15 ids, and ``click_sequence``: clicked ads, which share the table of ``adgroup_id``."""
+    history = Sparse(name="click_sequence", table="adgroup_id", encoding="uint64", multi_hot=True, pooling="mean")
+    return Schema(
+        labels=(Label(name="clk"),) if labels else (),
+        dense=(Dense(name="price", dtype="float32", transform="log1p"),),
+        sparse=(*(Sparse(name=name, encoding="uint64") for name in _IDS), history),
+        tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in _IDS),
+    )

@@ -1,0 +1,163 @@
+// The batches of the window: row numbers, locations, and when each row is used next.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "huge_pages.hpp"
+
+namespace headrace::plan {
+
+// Uses are numbered over the stream, batch after batch; those of the window are [first_use(), end_use()). They are kept
+// in one ring, in which each batch is contiguous. Next to each use stands a code of the step of the row's next use.
+class WindowUses {
+  public:
+    static constexpr uint64_t MAX_USES = uint64_t{1} << 30;
+
+    struct Batch {
+        size_t place = 0;  // in the ring
+        size_t count = 0;
+        uint64_t first_use = 0;
+    };
+
+    explicit WindowUses(uint32_t window)
+        : wide_(window >= NARROW), modulus_(wide_ ? WIDE : NARROW), batches_(size_t{1} << bits(window)) {}
+
+    size_t nbytes() const {
+        return rows_.capacity() * sizeof(uint32_t) + locations_.capacity() * sizeof(uint64_t) + low_codes_.capacity() +
+               high_codes_.capacity() * sizeof(uint16_t) + batches_.capacity() * sizeof(Batch);
+    }
+    uint32_t head() const { return head_; }
+    uint32_t tail() const { return tail_; }
+    uint64_t first_use() const { return head_ == tail_ ? end_use_ : batch(head_).first_use; }
+    uint64_t end_use() const { return end_use_; }
+    size_t size() const { return static_cast<size_t>(end_use_ - first_use()); }
+
+    const Batch& batch(uint32_t step) const { return batches_[step & (batches_.size() - 1)]; }
+    uint32_t* rows(const Batch& batch) { return rows_.data() + batch.place; }
+    const uint64_t* locations(const Batch& batch) const { return locations_.data() + batch.place; }
+
+    // Where the uses of a window that is not empty stand in the ring.
+    struct Places {
+        size_t head, wrap, back;  // uses from number `wrap` on (from the head) stand `back` places before
+        size_t of(uint32_t use_from_head) const { return head + use_from_head - (use_from_head >= wrap ? back : 0); }
+    };
+    Places places() const {
+        const size_t wrap = wrap_use_ == NO_WRAP ? SIZE_MAX : static_cast<size_t>(wrap_use_ - first_use());
+        return {batch(head_).place, wrap, wrap_back_};
+    }
+
+    // The code of a step that is in the window, or comes next; never 0, which says "none known".
+    uint32_t code_of(uint32_t step) const { return step % modulus_ + 1; }
+    void set_code(size_t place, uint32_t code) {
+        low_codes_[place] = static_cast<uint8_t>(code);
+        if (wide_) high_codes_[place] = static_cast<uint16_t>(code >> 8);
+    }
+    void prefetch_code(size_t place) const {
+        HEADRACE_PREFETCH_WRITE(&low_codes_[place]);
+        if (wide_) HEADRACE_PREFETCH_WRITE(&high_codes_[place]);
+    }
+    // Steps until the next use of the rows at these places, as seen from the step of code `now`; 0: none known.
+    void gaps(size_t place, size_t count, uint32_t now, uint32_t* out) const {
+        const uint8_t* const low = low_codes_.data() + place;
+        for (size_t i = 0; i < count; ++i) out[i] = low[i];
+        if (wide_) {
+            for (size_t i = 0; i < count; ++i) out[i] |= uint32_t{high_codes_[place + i]} << 8;
+        }
+        for (size_t i = 0; i < count; ++i) {
+            const uint32_t gap = out[i] - now + (out[i] < now ? modulus_ : 0);
+            out[i] = out[i] == 0 ? 0 : gap;
+        }
+    }
+
+    // Where a batch of `count` rows will stand; may throw, and changes nothing that can be seen.
+    Batch prepare(size_t count) {
+        if (size() + count > MAX_USES) throw std::overflow_error("the window holds more than 2^30 unique rows");
+        if (!fits(count)) grow(count);
+        return {place_for(count), count, end_use_};
+    }
+
+    // The prepared batch becomes the last one of the window; never throws.
+    void append(const Batch& prepared, const uint64_t* locations) {
+        std::copy_n(locations, prepared.count, locations_.data() + prepared.place);
+        if (!empty() && prepared.place < batch(tail_ - 1).place) {
+            wrap_use_ = prepared.first_use;
+            wrap_back_ = newest_end();
+        }
+        batches_[tail_ & (batches_.size() - 1)] = prepared;
+        end_use_ += prepared.count;
+        std::fill_n(low_codes_.data() + prepared.place, prepared.count, uint8_t{0});
+        if (wide_) std::fill_n(high_codes_.data() + prepared.place, prepared.count, uint16_t{0});
+        ++tail_;
+    }
+
+    void drop_first() {
+        ++head_;
+        if (empty() || !wrapped()) wrap_use_ = NO_WRAP;
+    }
+
+  private:
+    static constexpr uint32_t NARROW = 0xFF, WIDE = 0xFFFFFF;  // codes in 8 bits, or in 24
+    static constexpr uint64_t NO_WRAP = UINT64_MAX;
+
+    // The ring of batches has a place for each step of the window, window + 1, and 2^bits in all.
+    static unsigned bits(uint32_t window) {
+        unsigned b = 0;
+        while ((uint64_t{1} << b) < uint64_t{window} + 1) ++b;
+        return b;
+    }
+    bool empty() const { return head_ == tail_; }
+    size_t newest_end() const { return batch(tail_ - 1).place + batch(tail_ - 1).count; }
+    bool wrapped() const { return batch(tail_ - 1).place < batch(head_).place; }
+
+    bool fits(size_t count) const {
+        if (empty()) return count <= rows_.size();
+        if (wrapped()) return newest_end() + count < batch(head_).place;  // never equal: see wrapped()
+        return newest_end() + count <= rows_.size() || count <= batch(head_).place;
+    }
+    size_t place_for(size_t count) const {
+        if (empty()) return 0;
+        return wrapped() || newest_end() + count <= rows_.size() ? newest_end() : 0;
+    }
+
+    void grow(size_t count) {
+        const size_t size_now = size(), least = size_now + count;
+        const size_t larger = std::max(least + least / 8, rows_.size() + rows_.size() / 2);
+        HugeVector<uint32_t> rows(larger);
+        HugeVector<uint64_t> locations(larger);
+        HugeVector<uint8_t> low(larger);
+        HugeVector<uint16_t> high(wide_ ? larger : 0);
+        size_t place = 0;
+        for (uint32_t step = head_; step != tail_; ++step) {
+            Batch& moved = batches_[step & (batches_.size() - 1)];
+            std::copy_n(rows_.data() + moved.place, moved.count, rows.data() + place);
+            std::copy_n(locations_.data() + moved.place, moved.count, locations.data() + place);
+            std::copy_n(low_codes_.data() + moved.place, moved.count, low.data() + place);
+            if (wide_) std::copy_n(high_codes_.data() + moved.place, moved.count, high.data() + place);
+            moved.place = place;
+            place += moved.count;
+        }
+        wrap_use_ = NO_WRAP;
+        rows_.swap(rows);
+        locations_.swap(locations);
+        low_codes_.swap(low);
+        high_codes_.swap(high);
+    }
+
+    bool wide_;
+    uint32_t modulus_;
+    std::vector<Batch> batches_;  // ring by step
+    HugeVector<uint32_t> rows_;   // ring by use
+    HugeVector<uint64_t> locations_;
+    HugeVector<uint8_t> low_codes_;    // of the step of the row's next use: bits 0 to 7,
+    HugeVector<uint16_t> high_codes_;  // and the others, where the window is long enough to need them
+    uint32_t head_ = 0, tail_ = 0;
+    uint64_t wrap_use_ = NO_WRAP;  // the first use that stands at the beginning of the ring again
+    size_t wrap_back_ = 0;
+    uint64_t end_use_ = (uint64_t{1} << 32) - 1000;  // so that every run passes the end of the 32 bits of a link
+};
+
+}  // namespace headrace::plan

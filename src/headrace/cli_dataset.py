@@ -1,0 +1,36 @@
+"""Options of all commands that read a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from headrace.formats.datasets import DATASETS
+from headrace.formats.schema import Schema
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def dataset_options(command: _F) -> _F:
+    """``data`` (paths, globs or folders), ``dataset``, ``schema`` (a Schema or None) and ``labels``."""
+    for option in (
+        click.option("--labels/--no-labels", default=True, help="Whether the files have a label column."),
+        click.option(
+            "--schema", metavar="FILE", callback=_read_schema, help="YAML schema, instead of the dataset's own."
+        ),
+        click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True),
+        click.argument("data", nargs=-1, required=True),
+    ):
+        command = option(command)
+    return command
+
+
+def _read_schema(ctx: click.Context, param: click.Parameter, path: str | None) -> Schema | None:
+    return None if path is None else Schema.from_yaml(path)
+
+
+def one_or_all(data: tuple[str, ...]) -> str | list[str]:
+    """A single path stands for what it names (a folder is then what its manifest lists), several for a list."""
+    return data[0] if len(data) == 1 else list(data)

@@ -1,0 +1,42 @@
+"""`headrace lint`: check files against a schema."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_report import json_option, write_report
+from headrace.formats.datasets import open_dataset
+from headrace.formats.lint import lint as lint_files
+from headrace.formats.schema import Schema
+
+
+@click.command("lint")
+@dataset_options
+@click.option("--max-problems", type=click.IntRange(0), default=100, show_default=True, help="Problems to list.")
+@json_option
+@click.pass_context
+def lint(
+    ctx: click.Context,
+    data: tuple[str, ...],
+    dataset: str,
+    schema: Schema | None,
+    labels: bool,
+    max_problems: int,
+    json_path: str | None,
+) -> None:
+    """Check files against a schema: lists every bad record; exit code 1 when there is any, or a damaged file."""
+    files = open_dataset(dataset, one_or_all(data), schema=schema, labels=labels).files
+    readers = (open_dataset(dataset, [file], schema=schema, labels=labels) for file in files)
+    report = lint_files(readers, max_problems=max_problems)
+    if json_path != "-":
+        for problem in report.problems:
+            click.echo(f"{problem.kind}: {problem.message}")
+    found = dataclasses.asdict(report)
+    if json_path is None:
+        del found["problems"]
+    write_report({**found, "clean": report.clean}, json_path)
+    if not report.clean:
+        ctx.exit(1)

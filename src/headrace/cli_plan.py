@@ -1,0 +1,91 @@
+"""Commands about window plans."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from headrace.bench_plan import bench_plan
+from headrace.cli_report import HotRows, json_option, writable, write_report
+from headrace.formats.generate.presets import preset_names
+from headrace.ingest.plan.plan_diff import first_difference
+from headrace.ingest.plan.plan_file import load_plans, save_plans
+from headrace.plan_report import draw, planned, step_rows, summary
+
+
+@click.command("plan")
+@click.option("--preset", type=click.Choice(preset_names()), default="criteo-kaggle", show_default=True)
+@click.option("--batch-size", type=click.IntRange(1), default=16_384, show_default=True)
+@click.option("--window", type=click.IntRange(1), default=200, show_default=True, help="Batches planned ahead (L).")
+@click.option(
+    "--capacity-share",
+    type=click.FloatRange(0, min_open=True),
+    default=0.25,
+    show_default=True,
+    help="Arena rows, as a share of the window's distinct rows.",
+)
+@click.option("--steps", type=click.IntRange(1), default=100, show_default=True, help="Measured steps.")
+@click.option("--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Steps before them.")
+@click.option("--numpy/--no-numpy", default=True, show_default=True, help="Measure a planner in NumPy too.")
+@click.option("--curve", is_flag=True, help="Hit rate at 1, 2, 5, 10, 25, 50 % of the window's distinct rows.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@json_option
+def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> None:
+    """Milliseconds a batch that planning takes, and how near the plans are to the offline optimum."""
+    write_report(bench_plan(preset, **options), json_path)
+
+
+@click.command("plan")
+@click.argument("data", nargs=-1)
+@click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
+@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
+@click.option("--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned, or "auto".')
+@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
+@click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
+@click.option("--steps", type=click.IntRange(0), default=0, help="Print so many of the first steps too.")
+@click.option("--out", metavar="FILE", callback=writable, help="Save the plans (Arrow IPC).")
+@click.option("--read", metavar="FILE", help="Read saved plans, in the place of DATA.")
+@click.option("--verify", is_flag=True, help="Prove the plans; exit code 1 if they are wrong.")
+@click.option("--diff", nargs=2, metavar="A B", help="Compare two saved files; exit code 1 if they differ.")
+@click.option("--plot", metavar="FILE", callback=writable, help="Draw residency, hit rate and bytes over the steps.")
+@json_option
+def plan_command(
+    data: tuple[str, ...],
+    steps: int,
+    out: str | None,
+    read: str | None,
+    verify: bool,
+    diff: tuple[str, str] | None,
+    plot: str | None,
+    json_path: str | None,
+    **options: Any,
+) -> None:
+    """Plan a stream of Criteo text files, or read saved plans: print, prove, compare or draw them."""
+    if (bool(data) + bool(read) + bool(diff)) != 1:
+        raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
+    if diff:
+        found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
+        words = None if found is None else dataclasses.asdict(found)
+        write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
+        raise SystemExit(0 if found is None else 1)
+    plans = load_plans(read) if read else planned(data, **options)
+    violations = plans.verify() if verify else []
+    result = summary(plans)
+    if verify:
+        result |= {"violations": len(violations), "first_violations": tuple(str(v) for v in violations[:5])}
+    if steps and json_path:
+        result["first_steps"] = step_rows(plans)[:steps]
+    if out:
+        save_plans(out, plans)
+    if plot:
+        draw(plans, plot)
+    write_report(result, json_path)
+    if steps and json_path is None:
+        for row in step_rows(plans)[:steps]:
+            click.echo("  ".join(f"{key} {value}" for key, value in row.items()))
+    if violations:
+        raise SystemExit(1)

@@ -1,0 +1,111 @@
+"""Plans of a dataset: made, summed up, drawn."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.formats.criteo import criteo_schema
+from headrace.ingest.data_loader import DataLoader
+from headrace.ingest.plan.plan_file import PlanSequence
+from headrace.ingest.step_plan import StepPlan
+
+
+def planned(
+    data: tuple[str, ...],
+    *,
+    dim: int,
+    labels: bool,
+    window: int,
+    capacity: int | None,
+    hot_rows: int | Literal["auto"],
+    batch_size: int,
+    num_workers: int,
+) -> PlanSequence:
+    """Plan one pass over Criteo text files. ValueError if there is no row, or if the plans are of two runs (a later
+    batch did not fit beside the pinned rows)."""
+    plans, unique = [], []
+    with DataLoader(
+        data[0] if len(data) == 1 else list(data),
+        schema=criteo_schema(dim=dim, labels=labels),
+        window=window,
+        capacity=capacity,
+        hot_rows=hot_rows,
+        batch_size=batch_size,
+        num_workers=num_workers,
+    ) as loader:
+        for batch in loader:
+            if batch.plan is None:
+                raise RuntimeError("the loader gave a batch without a plan")
+            plans.append(batch.plan)
+            unique.append([group.locations.numpy().view(np.uint64) for group in batch.groups])
+    if len({plan.run for plan in plans}) > 1:
+        raise ValueError("a batch did not fit beside the pinned rows, so that a second run began: lower --hot-rows")
+    return PlanSequence.of(plans, unique)
+
+
+def step_rows(plans: PlanSequence) -> list[dict[str, Any]]:
+    """What each step does, in rows and bytes, over all row layouts."""
+    return [_step_row(plan) for plan in plans.plans]
+
+
+def _step_row(plan: StepPlan) -> dict[str, Any]:
+    groups = plan.groups
+    requested = sum(g.requested for g in groups)
+    return {
+        "step": plan.step,
+        "requested": requested,
+        "hits": sum(g.hits for g in groups),
+        "late": sum(len(g.late.fetch_slots) for g in groups),
+        "ahead": sum(len(g.ahead.fetch_slots) for g in groups),
+        "evicted": sum(len(m.evict_slots) for g in groups for m in (g.late, g.ahead)),
+        "resident": sum(g.resident for g in groups),
+        "bytes_fetched": plan.bytes_fetched,
+        "bytes_written_back": plan.bytes_written_back,
+    }
+
+
+def summary(plans: PlanSequence) -> dict[str, Any]:
+    """Sums over the run; `hit_rate` and `early_share` as in `headrace bench plan`."""
+    rows = step_rows(plans)
+    total = {key: sum(row[key] for row in rows) for key in rows[0] if key != "step"}
+    fetched = total["late"] + total["ahead"]
+    return {
+        "steps": len(rows),
+        "window": plans.window,
+        "capacity": ", ".join(map(str, plans.capacity)),
+        "r_rows": ", ".join(map(str, plans.r_rows)),
+        "requested": total["requested"],
+        "fetched": fetched,
+        "evicted": total["evicted"],
+        "hit_rate": total["hits"] / max(total["requested"], 1),
+        "early_share": total["ahead"] / max(fetched, 1),
+        "peak_resident": max(row["resident"] for row in rows),
+        "bytes_fetched": total["bytes_fetched"],
+        "bytes_written_back": total["bytes_written_back"],
+        "digest": plans.digest(),
+    }
+
+
+def draw(plans: PlanSequence, path: str) -> None:
+    """Residency, hit rate and bytes a step, over the steps; needs matplotlib (extra `bench`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("--plot needs matplotlib: pip install 'headrace[bench]'") from error
+    rows = step_rows(plans)
+    steps = [row["step"] for row in rows]
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    residency, rate, moved = figure.subplots(3, sharex=True)
+    residency.plot(steps, [row["resident"] for row in rows])
+    residency.axhline(sum(plans.capacity), linestyle=":", color="grey")
+    residency.set_ylabel("rows in the arena")
+    rate.plot(steps, [row["hits"] / max(row["requested"], 1) for row in rows])
+    rate.set_ylabel("hit rate")
+    for key in ("bytes_fetched", "bytes_written_back"):
+        moved.plot(steps, [row[key] / 1e6 for row in rows], label=key.replace("_", " "))
+    moved.set_ylabel("MB a step")
+    moved.set_xlabel("step")
+    moved.legend()
+    figure.savefig(path)

@@ -1,0 +1,240 @@
+"""Rows by raw id for loops of their own: against the stage's own training, in both modes, with a real index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.embed.clipping import clip_grad_norm_
+from headrace.embed.initializer import Constant
+from headrace.embed.row_database import RowDatabase
+from headrace.embed.stage import EmbeddingStage
+from headrace.formats.rows import Source, SourceRange
+from headrace.formats.schema import Schema, Sparse, Table
+from headrace.indexer.dit import DIT
+from headrace.ingest.nodes.index import index_tables
+
+SCHEMA = Schema(
+    sparse=(Sparse(name="items"), Sparse(name="users"), Sparse(name="shops")),
+    tables=(
+        Table(name="items", dim=2, optimizer="sgd"),
+        Table(name="users", dim=3, optimizer="adam"),
+        Table(name="shops", dim=2, optimizer="sgd"),
+    ),
+)
+
+
+@pytest.fixture
+def index():
+    with DIT(index_tables(SCHEMA)) as index:
+        yield index
+
+
+@pytest.fixture(params=["direct", "arena"])
+def stage(request):
+    return EmbeddingStage(SCHEMA, lr=1.0, initializer=Constant(value=0.0), mode=request.param)
+
+
+@pytest.fixture
+def database(stage, index):
+    return RowDatabase(stage, index)
+
+
+def ones(ticket, table, dim=2, value=1.0):
+    return {table: np.full((len(ticket.unique_ids[table]), dim), value, np.float32)}
+
+
+def test_query_ids_are_positions_in_the_pulled_rows(database, stage):
+    ids = {"users": [5, 9, 5], "items": np.array([7, -1, 7, 0], np.int64), "shops": np.array([2**64 - 1], np.uint64)}
+    ticket = database.prefetch(ids)
+    assert {n: q.tolist() for n, q in ticket.query_ids.items()} == {
+        "users": [0, 1, 0],
+        "items": [0, 1, 0, 2],
+        "shops": [0],
+    }
+    assert ticket.unique_ids["items"].tolist() == [7, 2**64 - 1, 0]
+    rows = database.pull(ticket)
+    assert {n: r.shape for n, r in rows.items()} == {"users": (2, 3), "items": (3, 2), "shops": (1, 2)}
+    database.push(ticket, {"items": np.array([[1, 2], [3, 4], [5, 6]], np.float32)})
+    database.push(ticket, {"shops": torch.ones(1, 2)})
+    assert not any(r.any() for r in database.pull(ticket).values())  # nothing moves before the update
+    database.update()
+    assert database.pull(ticket)["items"].tolist() == [[-1, -2], [-3, -4], [-5, -6]]
+    assert database.pull(ticket)["shops"].tolist() == [[-1, -1]]  # same raw bits as an item, another row
+    assert not database.pull(ticket)["users"].any()
+    assert stage.num_steps == 1
+
+
+def test_several_tickets_in_flight_see_each_others_updates(database):  # P85
+    first, second = database.prefetch({"items": [1, 2]}), database.prefetch({"items": [2, 3]})
+    assert database.in_flight == 2
+    database.push(second, ones(second, "items"))
+    database.push(first, ones(first, "items", value=10))
+    database.release(second)  # what was pushed stays
+    database.update()
+    third = database.prefetch({"items": [3, 2, 1]})
+    assert database.pull(third)["items"][:, 0].tolist() == [-1, -11, -10]
+    assert database.pull(first)["items"][:, 0].tolist() == [-10, -11]
+    assert database.in_flight == 2
+
+
+def test_it_trains_as_the_stage_does(kit, rng, index):
+    ids = [rng.integers(0, 20, (2, 12)) for _ in range(10)]
+    toy, trained = kit.ToyIndex(), EmbeddingStage(SCHEMA, lr=0.1)
+    batches = [
+        kit.make_batch(
+            SCHEMA, {n: [[int(x)] for x in one[i % 2]] for i, n in enumerate(("items", "users", "shops"))}, toy
+        )
+        for one in ids
+    ]
+    served = EmbeddingStage(SCHEMA, lr=0.1)
+    database = RowDatabase(served, index)
+    for one, batch in zip(ids, kit.plan_batches(batches), strict=True):
+        factor = rng.standard_normal((12, 7)).astype(np.float32)
+        (trained(batch) * torch.from_numpy(factor)).sum().backward()
+        trained.step(batch)
+        ticket = database.prefetch({"items": one[0], "users": one[1], "shops": one[0]})
+        columns = {"items": slice(0, 2), "users": slice(2, 5), "shops": slice(5, 7)}
+        grads = {}
+        for name, part in columns.items():
+            grads[name] = np.zeros((len(ticket.unique_ids[name]), factor[:, part].shape[1]), np.float32)
+            for i, q in enumerate(ticket.query_ids[name]):
+                grads[name][q] += factor[i, part]
+        database.push(ticket, grads)
+        database.update()
+        database.release(ticket)
+    last = database.prefetch({"items": ids[0][0], "users": ids[0][1], "shops": ids[0][0]})
+    rows = database.pull(last)
+    mine = np.concatenate([rows[n][last.query_ids[n]] for n in ("items", "users", "shops")], axis=1)
+    trained.eval()
+    assert mine.tobytes() == trained(batches[0]).numpy().tobytes()
+
+
+def test_missing_values_are_rows_of_their_own(database):
+    ticket = database.prefetch({"items": [0, 0, 5]}, missing={"items": [False, True, True]})
+    assert ticket.query_ids["items"].tolist() == [0, 1, 1]
+    assert ticket.missing["items"].tolist() == [False, True]
+
+
+def test_unknown_ids_without_insert_read_as_they_would_start(index, database):
+    database.push(ticket := database.prefetch({"items": [1]}), ones(ticket, "items"))
+    database.update()
+    seen = database.prefetch({"items": [1, 99]}, insert=False)
+    assert database.pull(seen)["items"].tolist() == [[-1, -1], [0, 0]]
+    assert len(index) == 1
+    with pytest.raises(ValueError, match=r"gradient of id 99 of table 'items', which has no row.*insert=False"):
+        database.push(seen, ones(seen, "items"))
+    database.update()
+    assert database.pull(seen)["items"].tolist() == [[-1, -1], [0, 0]]
+
+
+def test_gradients_may_be_clipped_and_dropped(database, stage):
+    ticket = database.prefetch({"items": [1]})
+    database.push(ticket, {"items": np.array([[3, 4]], np.float32)})
+    assert clip_grad_norm_(stage, max_norm=1.0).item() == 5
+    database.update()
+    np.testing.assert_allclose(database.pull(ticket)["items"], [[-0.6, -0.8]], rtol=1e-5)
+    database.push(ticket, ones(ticket, "items"))
+    stage.optimizer().zero_grad()
+    database.update()
+    assert stage.num_steps == 1
+
+
+def test_what_was_pushed_is_a_copy(database):
+    ticket = database.prefetch({"items": [1]})
+    grads = ones(ticket, "items")
+    database.push(ticket, grads)
+    grads["items"][:] = 99
+    database.update()
+    assert database.pull(ticket)["items"].tolist() == [[-1, -1]]
+
+
+def test_empty_requests(database):
+    assert database.pull(database.prefetch({})) == {}
+    ticket = database.prefetch({"items": []})
+    assert database.pull(ticket)["items"].shape == (0, 2)
+    database.push(ticket, ones(ticket, "items"))
+    database.update()
+
+
+class TestRefusals:
+    def test_released_and_foreign_tickets(self, database, stage, index):
+        ticket = database.prefetch({"items": [1]})
+        database.release(ticket)
+        foreign = RowDatabase(stage, index).prefetch({"items": [1]})
+        for bad in (ticket, foreign):
+            for use in (
+                lambda t: database.pull(t),
+                lambda t: database.push(t, ones(t, "items")),
+                lambda t: database.release(t),
+            ):
+                with pytest.raises(RuntimeError, match="released"):
+                    use(bad)
+        database.update()
+        assert stage.num_steps == 0
+
+    @pytest.mark.parametrize(
+        ("grads", "message"),
+        [
+            ({"items": np.ones((1, 2), np.float32)}, r"float32 \[1, 2\], not float32 \[2, 2\]"),
+            ({"items": np.ones((2, 3), np.float32)}, r"float32 \[2, 3\], not"),
+            ({"items": np.ones((2, 2))}, r"float64 \[2, 2\], not"),
+            ({"users": np.ones((2, 3), np.float32)}, "'users', of which the ticket has no ids"),
+            ({"items": np.ones((2, 2), np.float32), "zzz": 1}, "'zzz', of which"),
+        ],
+    )
+    def test_gradients_of_another_shape(self, database, stage, grads, message):
+        ticket = database.prefetch({"items": [1, 2]})
+        with pytest.raises(ValueError, match=message):
+            database.push(ticket, grads)
+        database.update()
+        assert stage.num_steps == 0
+
+    def test_nan_names_table_id_file_and_row(self, database, stage, index):
+        source = Source(("day.tsv",), (SourceRange(0, 40, 3),))
+        ticket = database.prefetch({"items": [5, 6, 6]}, source=source)
+        bad = ones(ticket, "items")
+        bad["items"][1, 1] = np.nan
+        with pytest.raises(FloatingPointError, match=r"id 6 of table 'items' .* position 1, row 41 of day\.tsv"):
+            database.push(ticket, bad)
+        with pytest.raises(FloatingPointError, match=r"id 6 of table 'items' is not finite$"):
+            database.push(database.prefetch({"items": [5, 6]}), bad)
+        database.update()
+        assert stage.num_steps == 0
+        careless = RowDatabase(stage, index, on_nan="ignore")
+        careless.push(ticket := careless.prefetch({"items": [5, 6]}), bad)
+        careless.update()
+        assert np.isnan(careless.pull(ticket)["items"]).tolist() == [[False, False], [False, True]]
+
+    def test_frozen_tables(self, index):
+        database = RowDatabase(EmbeddingStage(SCHEMA, frozen=["items"]), index)
+        ticket = database.prefetch({"items": [1]})
+        with pytest.raises(ValueError, match="'items', which is frozen"):
+            database.push(ticket, ones(ticket, "items"))
+
+    @pytest.mark.parametrize("ids", [[1.5], ["a"], [2**64], [[1]], [None]])
+    def test_ids_that_are_none(self, database, index, ids):
+        with pytest.raises((TypeError, ValueError), match="table 'items': ids of"):
+            database.prefetch({"items": ids})
+        assert len(index) == database.in_flight == 0
+
+    def test_names_and_masks(self, database):
+        with pytest.raises(ValueError, match="'zzz' is not a table"):
+            database.prefetch({"zzz": [1]})
+        with pytest.raises(ValueError, match=r"missing is int64 \[1\], not bool"):
+            database.prefetch({"items": [1]}, missing={"items": [0]})
+        with pytest.raises(ValueError, match="'users' has no ids"):
+            database.prefetch({"items": [1]}, missing={"users": [True]})
+        with pytest.raises(ValueError, match="on_nan='skip'"):
+            RowDatabase(database.stage, database.index, on_nan="skip")
+
+    def test_beside_a_loader_that_has_read_ahead(self, database, index):
+        from headrace.indexer.indexed import IdColumn
+
+        loader = type("Loader", (), {})()
+        index.claim_writer(loader)
+        index.index([IdColumn(0, np.array([1], np.uint64))])
+        with pytest.raises(RuntimeError):
+            database.prefetch({"items": [2]})
+        assert database.pull(database.prefetch({"items": [2]}, insert=False))["items"].shape == (1, 2)

@@ -1,0 +1,56 @@
+"""`headrace convert` and `headrace lint`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from headrace.cli import main
+from tests.support.criteo_text import write, write_lines
+
+
+def invoke(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def test_convert_then_replay(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day_0", 500)
+    result = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out", "--threads", 2, "--json", "-")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["rows_in"], report["rows_out"], report["rows_skipped"], report["files_kept"]) == (500, 500, 0, 0)
+    result = invoke("replay", tmp_path / "out", "--dataset", "parquet", "--batch-size", 100, "--json", "-")
+    assert json.loads(result.stdout)["rows"] == 500
+    again = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out")
+    assert (again.exit_code, "files_kept    1" in again.stdout) == (0, True)
+
+
+def test_convert_ends_with_an_error_code(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", b"bad\n")
+    result = invoke("convert", path, "--out", tmp_path / "out")
+    assert (result.exit_code, "x, line 1" in result.stderr, "Traceback" in result.stderr) == (1, True, False)
+
+
+def test_lint(tmp_path: Path) -> None:
+    write_lines(tmp_path / "good", 20)
+    result = invoke("lint", tmp_path / "good")
+    assert (result.exit_code, "clean" in result.stdout) == (0, True)
+    write(tmp_path / "bad", (tmp_path / "good").read_bytes() + b"bad\n" * 3)
+    result = invoke("lint", tmp_path / "bad", "--max-problems", 2)
+    assert result.exit_code == 1
+    assert "line 21: b'bad': 1 columns where the schema declares 40" in result.stdout
+    assert "line 23" not in result.stdout
+    result = invoke("lint", tmp_path / "bad", "--json", "-")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["bad_records"], found["rows"], found["clean"]) == (1, 3, 23, False)
+    assert [p["line"] for p in found["problems"]] == [21, 22, 23]
+
+
+def test_lint_of_another_dataset(shared_data: Path) -> None:
+    result = invoke("lint", shared_data / "avazu" / "wideresdnn_train.csv", "--dataset", "avazu")
+    assert result.exit_code == 0, result.output
+    result = invoke("lint", shared_data / "avazu" / "wideresdnn_train.csv", "--dataset", "criteo-csv")
+    assert (result.exit_code, "ColumnMismatchError" in result.stdout) == (1, True)

@@ -1,0 +1,123 @@
+"""`headrace plan`, `headrace stats` and `headrace bench plan`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli import main
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan") / "d"
+    result = invoke("generate", "criteo-kaggle", "--out", folder, "--rows", 1200)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+PLAN = ("--batch-size", 60, "--window", 3, "--capacity", 1500)
+
+
+def test_plans_are_summed_up_saved_read_proved_and_drawn(data, tmp_path) -> None:
+    saved, picture = tmp_path / "a.arrow", tmp_path / "a.png"
+    result = invoke("plan", data, *PLAN, "--verify", "--out", saved, "--plot", picture, "--steps", 2, "--json", "-")
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    assert (made["steps"], made["window"], made["violations"]) == (20, 3, 0)
+    assert made["requested"] > made["fetched"] > made["evicted"] > 0
+    assert [row["step"] for row in made.pop("first_steps")] == [0, 1]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    again = invoke("plan", "--read", saved, "--verify", "--json", "-")
+    assert json.loads(again.stdout) == made
+    table = invoke("plan", "--read", saved, "--steps", 1)
+    assert "step 0  requested" in table.stdout
+
+
+def test_a_saved_plan_that_is_wrong_ends_with_exit_code_1(data, tmp_path) -> None:
+    from dataclasses import replace
+
+    from headrace.ingest.plan.plan_file import load_plans, save_plans
+
+    saved = tmp_path / "a.arrow"
+    assert invoke("plan", data, *PLAN, "--out", saved).exit_code == 0
+    plans = load_plans(saved)
+    wrong = replace(plans.plans[5], groups=(replace(plans.plans[5].groups[0], hits=0),))
+    save_plans(saved, replace(plans, plans=(*plans.plans[:5], wrong, *plans.plans[6:])))
+    result = invoke("plan", "--read", saved, "--verify", "--json", "-")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["violations"] == 1
+    assert "step 5" in json.loads(result.stdout)["first_violations"][0]
+
+
+def test_diff_names_the_first_step_and_has_exit_code_1(data, tmp_path) -> None:
+    a, b = tmp_path / "a.arrow", tmp_path / "b.arrow"
+    for path, hot in ((a, 0), (b, 0)):
+        assert invoke("plan", data, *PLAN, "--hot-rows", hot, "--out", path).exit_code == 0
+    same = invoke("plan", "--diff", a, b)
+    assert (same.exit_code, "none" in same.stdout) == (0, True)
+    assert invoke("plan", data, "--batch-size", 50, *PLAN[2:], "--hot-rows", 0, "--out", b).exit_code == 0
+    other = invoke("plan", "--diff", a, b, "--json", "-")
+    assert other.exit_code == 1
+    found = json.loads(other.stdout)
+    assert (found["equal"], found["difference"]["step"]) == (False, 0)
+    assert found["difference"]["field"] == "group 0, unique rows"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan"], "one of them"),
+        (["plan", "{data}", "--read", "x"], "one of them"),
+        (["plan", "--read", "{data}/../none.arrow"], "none.arrow"),
+        (["plan", "{data}", "--capacity", "5"], "are needed"),
+        (["stats", "{data}", "--c-early", "5"], "cannot cost less"),
+        (["bench", "plan", "--capacity-share", "0"], "capacity-share"),
+    ],
+)
+def test_errors_say_what_is_wrong(data, arguments, message) -> None:
+    result = invoke(*(a.format(data=data) for a in arguments))
+    assert result.exit_code != 0
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_stats_reports_the_curve_and_its_optimum(data, tmp_path) -> None:
+    options = ("--batch-size", 60, "--batches", 15, "--world-size", 4, "--c-ar", 1.5, "--plot", tmp_path / "c.png")
+    result = invoke("stats", data, *options, "--json", "-")
+    assert result.exit_code == 0, result.output
+    stats = json.loads(result.stdout)
+    assert (stats["batches"], stats["world_size"], stats["c_ar"]) == (15, 4, 1.5)
+    assert stats["cost"] == min(cost for _, cost in stats["curve"])
+    assert 0 < stats["r_rows"] < stats["rows"]
+    assert stats["band_low"] <= stats["r_rows"] <= stats["band_high"]
+    assert 0 < stats["covered_unique_rows"] < stats["covered_accesses"] < 1
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    measured = invoke("stats", data, "--batch-size", 60, "--calibrate")
+    assert measured.exit_code == 0, measured.output
+    assert "c_late" in measured.stdout
+
+
+def test_bench_plan_writes_stable_keys() -> None:
+    result = invoke("bench", "plan", "--batch-size", 64, "--window", 5, "--steps", 6, "--warm-up", 4,
+                    "--capacity-share", 0.9, "--curve", "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    keys = {
+        "plan_ms",
+        "numpy_ms",
+        "hit_rate",
+        "early_share",
+        "peak_rows",
+        "planner_bytes",
+        "belady_gap",
+        "overlap_cost",
+    }
+    assert keys <= set(report)
+    assert len(report["curve"]) == 6

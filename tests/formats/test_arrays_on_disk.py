@@ -1,0 +1,150 @@
+"""Arrays in files: every order and dtype, every way to write a zip, every cut."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.formats.arrays_on_disk import open_npy, open_npz, open_records
+from headrace.formats.errors import CorruptShardError
+
+
+def npy_bytes(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(0, 9),
+    width=st.integers(0, 4),
+    dtype=st.sampled_from(["<i4", ">i4", "<i8", "<f4", "<f2", "|b1", "|u1"]),
+    order=st.sampled_from(["C", "F"]),
+    data=st.data(),
+)
+def test_any_range_of_rows(tmp_path: Path, rows: int, width: int, dtype: str, order: Any, data: st.DataObject) -> None:
+    array = np.asarray(np.arange(rows * width).reshape(rows, width) % 2, dtype, order=order)
+    first = data.draw(st.integers(0, rows))
+    count = data.draw(st.integers(0, rows - first))
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "stored.npz", other=np.zeros(3), x=array)
+    np.savez_compressed(tmp_path / "packed.npz", x=array)
+    for opened in (
+        open_npy(str(tmp_path / "x.npy")),
+        open_npz(str(tmp_path / "stored.npz"))["x"],
+        open_npz(str(tmp_path / "packed.npz"))["x"],
+    ):
+        found = opened.read(first, count)
+        assert (opened.rows, opened.width, found.dtype) == (rows, width, np.dtype(dtype).newbyteorder("="))
+        np.testing.assert_array_equal(found, array[first : first + count])
+        opened.close()
+
+
+def test_one_dimension_is_one_column(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(4))
+    assert open_npy(str(tmp_path / "x.npy")).read(1, 2).tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("extra", [b"", b"\x99\x99\x04\x00abcd", b"\x99\x99\x64\x00" + b"x" * 100])
+def test_a_stored_member_begins_where_its_local_header_says(tmp_path: Path, extra: bytes) -> None:
+    # DATASETS 28: the stock reader assumes an extra field of 20 bytes
+    array = np.arange(12, dtype=np.int32).reshape(4, 3)
+    info = zipfile.ZipInfo("0.npy")
+    info.extra = extra
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("note.txt", b"no array")
+        archive.writestr(info, npy_bytes(array))
+    arrays = open_npz(str(tmp_path / "x.npz"))
+    assert list(arrays) == ["0"]
+    np.testing.assert_array_equal(arrays["0"].read(1, 3), array[1:])
+
+
+def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
+    # L103
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", npy_bytes(np.zeros(1)))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.npy", npy_bytes(np.ones(1)))
+    with pytest.raises(CorruptShardError, match=r"a\.npy is there twice"):
+        open_npz(str(tmp_path / "x.npz"))
+
+
+def test_pickles_are_refused_unread(tmp_path: Path) -> None:
+    array = np.array([{"a": 1}, None], object)
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", x=array)
+    for opened in (open_npy, open_npz):
+        with pytest.raises(CorruptShardError, match="an array of object, where numbers are expected"):
+            opened(str(tmp_path / f"x.{opened.__name__[5:]}"))
+
+
+def test_what_is_no_array_of_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 2, 2)))
+    with pytest.raises(CorruptShardError, match=r"shape \(2, 2, 2\)"):
+        open_npy(str(tmp_path / "x.npy"))
+    (tmp_path / "x.npy").write_bytes(b"hello")
+    with pytest.raises(CorruptShardError, match="not an array"):
+        open_npy(str(tmp_path / "x.npy"))
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "packed"])
+def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
+    array = np.arange(300, dtype=np.int32).reshape(100, 3)
+    path = tmp_path / "x"
+    write: Any = {"npy": np.save, "npz": np.savez, "packed": np.savez_compressed}[kind]
+    with open(path, "wb") as file:
+        write(file, array)
+    data = path.read_bytes()
+    for end in [*range(0, len(data), 37), len(data) - 1]:
+        path.write_bytes(data[:end])
+        with pytest.raises(CorruptShardError):
+            (open_npy if kind == "npy" else open_npz)(str(path))
+
+
+def test_a_flipped_bit_in_a_packed_member(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.arange(10_000))
+    data = bytearray((tmp_path / "x.npz").read_bytes())
+    data[len(data) // 2] ^= 4
+    (tmp_path / "x.npz").write_bytes(bytes(data))
+    with pytest.raises(CorruptShardError, match="damaged"):
+        open_npz(str(tmp_path / "x.npz"))
+
+
+def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
+    data = npy_bytes(np.zeros((10, 2), np.int32)).replace(b"(10, 2)", b"(99, 2)")
+    (tmp_path / "x.npy").write_bytes(data)
+    with pytest.raises(CorruptShardError, match="99 x 2 values of int32"):
+        open_npy(str(tmp_path / "x.npy"))
+    (tmp_path / "x.npy").write_bytes(npy_bytes(np.zeros((10, 2), np.int32)) + b"more")
+    with pytest.raises(CorruptShardError, match="its header says"):
+        open_npy(str(tmp_path / "x.npy"))
+
+
+def test_records(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(np.arange(80, dtype="<i4").tobytes())
+    records = open_records(str(path), 40)
+    assert (records.rows, records.read(1, 1).tolist()) == (2, [list(range(40, 80))])
+    records.close()
+    path.write_bytes(path.read_bytes() + b"x")
+    # HugeCTR#301
+    with pytest.raises(CorruptShardError, match="321 bytes are not whole records of 160 bytes") as caught:
+        open_records(str(path), 40)
+    assert caught.value.rows_salvaged == 2
+
+
+def test_a_file_that_shrinks_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(320))
+    records = open_records(str(path), 40)
+    path.write_bytes(bytes(100))
+    with pytest.raises(CorruptShardError, match="became shorter"):
+        records.read(0, 2)

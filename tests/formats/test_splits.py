@@ -1,0 +1,74 @@
+"""Splits against the published counts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.formats.rows import SourceRange
+from headrace.formats.splits import (
+    TERABYTE_ROWS,
+    Convention,
+    Split,
+    equal_parts,
+    kaggle_split,
+    over_files,
+    terabyte_split,
+)
+
+
+def test_published_counts_of_the_terabyte() -> None:
+    assert (len(TERABYTE_ROWS), sum(TERABYTE_ROWS), sum(TERABYTE_ROWS[:23])) == (24, 4_373_472_329, 4_195_197_692)
+    train = terabyte_split("train", convention="torchrec")
+    assert (len(train), sum(r.rows for r in train), train[0]) == (23, 4_195_197_692, SourceRange(0, 0, 195_841_983))
+    # the halves are the other way round: DLRM v1 tests on the first half of day 23, TorchRec validates on it
+    first, second = SourceRange(23, 0, 89_137_319), SourceRange(23, 89_137_319, 89_137_318)
+    assert terabyte_split("test", convention="dlrm-v1") == (first,)
+    assert terabyte_split("validation", convention="dlrm-v1") == (second,)
+    assert terabyte_split("validation", convention="torchrec") == (first,)
+    assert terabyte_split("test", convention="torchrec") == (second,)
+
+
+def test_kaggle_in_seven_parts() -> None:
+    # 45,840,617 = 7 * 6,548,659 + 4
+    assert equal_parts(45_840_617, 7) == (6_548_660,) * 4 + (6_548_659,) * 3
+    assert kaggle_split("train") == (SourceRange(0, 0, 39_291_958),)
+    assert kaggle_split("test") == (SourceRange(0, 39_291_958, 3_274_330),)
+    assert kaggle_split("validation") == (SourceRange(0, 42_566_288, 3_274_329),)
+    assert kaggle_split("validation", convention="torchrec") == kaggle_split("test")
+
+
+SPLITS: tuple[Split, ...] = ("train", "test", "validation")
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.sampled_from(["dlrm-v1", "torchrec"]))
+def test_every_row_is_in_one_split(days: list[int], convention: Convention) -> None:
+    ranges = [r for s in SPLITS for r in terabyte_split(s, rows=days, convention=convention)]
+    assert rows_of(ranges) == [(day, row) for day, rows in enumerate(days) for row in range(rows)]
+    ranges = [r for s in SPLITS for r in kaggle_split(s, rows=days[0], convention=convention)]
+    assert rows_of(ranges) == [(0, row) for row in range(days[0])]
+
+
+def rows_of(ranges: list[SourceRange]) -> list[tuple[int, int]]:
+    return sorted((r.file, row) for r in ranges for row in range(r.first_row, r.first_row + r.rows))
+
+
+def test_nothing_but_the_names() -> None:
+    with pytest.raises(ValueError, match="split='val' is not one of 'train', 'validation', 'test'"):
+        kaggle_split("val")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="convention='mlperf'"):
+        terabyte_split("test", convention="mlperf")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no days"):
+        terabyte_split("train", rows=[], convention="torchrec")
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.data())
+def test_a_range_over_several_files(files: list[int], data: st.DataObject) -> None:
+    total = sum(files)
+    first = data.draw(st.integers(0, total))
+    rows = data.draw(st.integers(0, total - first))
+    every = [(file, row) for file, count in enumerate(files) for row in range(count)]
+    assert rows_of(list(over_files([SourceRange(0, first, rows)], files))) == every[first : first + rows]
+    with pytest.raises(ValueError, match="does not lie in"):
+        over_files([SourceRange(0, 0, total + 1)], files)
