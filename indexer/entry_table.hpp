@@ -83,7 +83,9 @@ class EntryTable {
             while (entries_[empty].occupied()) ++empty;
             if (empty == end_) most_rows_ = 0;  // the tail is used up
             for (; empty > slot; --empty) entries_[empty] = entries_[empty - 1];
-        } else {  // without a branch: where in the line nobody can foresee
+        } else {
+            if (slot == end_) most_rows_ = 0;  // in the empty line behind the tail
+            // Without a branch: where in the line nobody can foresee.
             for (std::size_t i = kLine - 1; i > 0; --i) {
                 const bool moves = i > slot % kLine;
                 line[i].order = moves ? line[i - 1].order : line[i].order;
