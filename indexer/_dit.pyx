@@ -199,7 +199,7 @@ cdef ResultBlock _block(shared_ptr[BlockPool] pool, size_t size):
 cdef list _deduplicate(Engine* engine, Batch* batch, shared_ptr[BlockPool] pool, columns):
     """Arrays of each group (query_ids, unique_ids, missing, locations, is_new, tables, table_offsets).
 
-    Of deduplication alone, locations are ABSENT and nothing is new; else the batch's outputs point into them, to be set.
+    Of deduplication alone, locations are ABSENT, nothing is new; else the batch's outputs point into them, to be set.
     """
     cdef size_t g, j, size, num_groups = engine.num_groups()
     cdef GroupOut* group
