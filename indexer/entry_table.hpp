@@ -139,7 +139,7 @@ class EntryTable {
     }
     static std::size_t grown(std::size_t capacity) { return capacity / kLine * 13 / 10 * kLine; }
 
-    static std::size_t comfortable(std::size_t capacity) { return capacity / 100 * 83; }
+    static std::size_t comfortable(std::size_t capacity) { return capacity * 83 / 100; }
 
     std::size_t home(std::uint64_t order) const { return probe_home(~order, capacity_ / kLine) * kLine; }
 

