@@ -92,7 +92,8 @@ class Batch {
 
     void deduplicate(ThreadPool& pool) {
         place_columns();
-        pool.run(jobs_.size(), [this](std::size_t j) { deduplicate_table(jobs_[j]); });
+        order_jobs_by_cost();
+        pool.run(jobs_.size(), [this](std::size_t i) { deduplicate_table(jobs_[cost_order_[i]]); });
         std::size_t keys = 0;
         for (Job& job : jobs_) {
             GroupOut& group = groups_[tables_[job.table].group];
@@ -111,12 +112,13 @@ class Batch {
 
     void write_unique(ThreadPool& pool) {
         order_jobs_by_group();
-        pool.run(jobs_.size(), [this](std::size_t j) {
-            rebase(jobs_[j]);
-            write_table(jobs_[j]);
+        pool.run(jobs_.size(), [this](std::size_t i) {
+            Job& job = jobs_[cost_order_[i]];
+            rebase(job);
+            write_table(job);
             if (num_lanes_ == 0) return;
-            hash_table(jobs_[j]);
-            if (num_lanes_ > 1) deal(jobs_[j]);
+            hash_table(job);
+            if (num_lanes_ > 1) deal(job);
         });
     }
 
@@ -235,6 +237,16 @@ class Batch {
         for (std::uint32_t i = 0; i < job.unique; ++i) dealt[next[shard_bits(hashes[i]) >> lane_shift_]++] = i;
     }
 
+    // The tables that will take longest first, by the unique ids that they had in the last batch: so that no thread is
+    // left with one when the others are done.
+    void order_jobs_by_cost() {
+        cost_order_.resize(jobs_.size());
+        for (std::uint32_t j = 0; j < jobs_.size(); ++j) cost_order_[j] = j;
+        std::sort(cost_order_.begin(), cost_order_.end(), [this](std::uint32_t a, std::uint32_t b) {
+            return dedups_[jobs_[a].table]->size() + jobs_[a].size > dedups_[jobs_[b].table]->size() + jobs_[b].size;
+        });
+    }
+
     void order_jobs_by_group() {
         group_cursor_.assign(groups_.size() + 1, 0);
         for (const Job& job : jobs_) ++group_cursor_[tables_[job.table].group + 1];
@@ -255,7 +267,7 @@ class Batch {
     std::vector<std::uint64_t> hashes_;                // of the unique keys, table after table
     std::vector<std::uint32_t> dealt_;
     std::vector<std::size_t> group_cursor_;
-    std::vector<std::uint32_t> job_of_table_, group_order_;
+    std::vector<std::uint32_t> job_of_table_, group_order_, cost_order_;
     int shard_shift_ = 0, lane_shift_ = 0;
 };
 

@@ -45,7 +45,8 @@ def prefill(residents: Residents) -> Iterator[IdColumn]:
 
 
 class CommittingIndex:
-    """An index whose batches are committed at once, from any thread. The one place where a benchmark commits."""
+    """An index whose batches are committed at once and counted, from any thread. The one place where a benchmark
+    commits."""
 
     def __init__(self, index: DIT) -> None:
         self.index = index
@@ -58,7 +59,7 @@ class CommittingIndex:
             raise RuntimeError("index() gave no ticket")
         with self._lock:
             if indexed.ticket > self._committed:  # else it went with a later one, of another thread
-                self.index.commit(indexed.ticket)
+                self.index.commit(indexed.ticket, indexed)
                 self._committed = indexed.ticket
         return indexed
 

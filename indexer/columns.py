@@ -60,7 +60,8 @@ def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> 
     """
     nnz = [0] * count_groups(tables)
     for position, column in enumerate(columns):
-        _check_shape(position, column, len(tables))
+        if not _is_plain(column, len(tables)):
+            _check_shape(position, column, len(tables))
         group = tables[column.table].group
         nnz[group] += len(column.values)
         if nnz[group] > NNZ_LIMIT:
@@ -69,6 +70,22 @@ def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> 
                 f"group: make the batch smaller"
             )
     return [_checked(position, column) for position, column in enumerate(columns)]
+
+
+def _is_plain(column: IdColumn, num_tables: int) -> bool:
+    """Whether the column is what most are, at a tenth of the time that the checks with their messages take."""
+    table, values, missing = column.table, column.values, column.missing
+    return (
+        type(table) is int
+        and 0 <= table < num_tables
+        and type(values) is np.ndarray
+        and values.dtype.kind in "ui"
+        and values.ndim == 1
+        and (
+            missing is None
+            or (type(missing) is np.ndarray and missing.dtype == np.bool_ and missing.shape == values.shape)
+        )
+    )
 
 
 def _check_shape(position: int, column: IdColumn, num_tables: int) -> None:
@@ -130,7 +147,8 @@ def _checked(position: int, column: IdColumn) -> CheckedColumn:
             missing = nulls if missing is None else missing | nulls
     if (values.dtype.kind, values.dtype.itemsize) not in _WORDS:
         values = values.astype(np.int64 if values.dtype.kind == "i" else np.uint32)
-    values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
+    if not (values.flags.c_contiguous and values.flags.aligned and values.dtype.isnative):
+        values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
     words = cast("U32 | U64", values.view(np.uint64) if values.dtype.kind == "i" else values)
-    flags = None if missing is None else np.require(missing, np.bool_, ["C", "A"]).view(np.uint8)
+    flags = None if missing is None else np.ascontiguousarray(missing, np.bool_).view(np.uint8)
     return CheckedColumn(int(column.table), words, flags)

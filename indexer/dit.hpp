@@ -561,15 +561,14 @@ class Dit {
             const auto lock = this->lock(s);
             num_chunks.push_back(shards_[s]->shard.chunks().size());
         }
+        const auto last_shard = static_cast<std::uint32_t>(shards_.size() - 1);
+        const int shift = __builtin_popcount(last_shard);
         for (std::size_t i = 0; i < locations.size(); ++i) {
             for (std::size_t j = 0; j < sizes[i]; ++j) {
                 const std::uint64_t location = locations[i][j];
-                if (location == kAbsent) continue;
                 const std::uint32_t chunk = place_chunk(location & kPlaceMask);
-                if ((location & ~kPlaceMask) == rank_bits_ &&
-                    chunk / shards_.size() < num_chunks[chunk % shards_.size()]) {
-                    continue;
-                }
+                if ((location & ~kPlaceMask) == rank_bits_ && chunk >> shift < num_chunks[chunk & last_shard]) continue;
+                if (location == kAbsent) continue;
                 throw std::invalid_argument("location " + std::to_string(location) + " at position " +
                                             std::to_string(j) + " is of no row of this index");
             }

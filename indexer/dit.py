@@ -43,9 +43,9 @@ class DIT:
     counts. With `half_life` a use weighs half after that many counted batches.
 
     `num_shards` is a power of two up to 64, and belongs to the data: a snapshot restores into the same number only.
-    `num_threads` counts the calling thread. `owner_rank` stands in every location. `multiplier`, odd and of 64 bits,
-    spreads keys over memory; it is drawn at random, so that nobody can choose ids that meet, and no result depends on
-    it: give one only where instruction counts must repeat.
+    `num_threads` counts the calling thread; no more of them work at once than there are cores. `owner_rank` stands in
+    every location. `multiplier`, odd and of 64 bits, spreads keys over memory; it is drawn at random, so that nobody
+    can choose ids that meet, and no result depends on it: give one only where instruction counts must repeat.
 
     `claim_writer` and its kin are for loaders that share an index: who reads ahead claims first. `index`, `commit` and
     `undo_after` do not ask for it.

@@ -26,9 +26,9 @@ class Engine {
         : tables_(std::move(tables)),
           num_groups_(num_groups),
           num_shards_(num_shards),
-          num_lanes_(lanes(num_shards, num_threads)),
+          num_lanes_(lanes(num_shards, at_once(num_threads))),
           multiplier_(multiplier),
-          pool_(num_threads) {}
+          pool_(at_once(num_threads)) {}
 
     // A scratch for one batch; give it back. Never waits for another batch.
     Batch* acquire() {
@@ -106,7 +106,12 @@ class Engine {
     }
 
   private:
-    // One for one thread; else a few for each, so that a thread that comes late finds less to do.
+    // More threads than cores would only wait for each other: nothing here waits for anything else.
+    static unsigned at_once(unsigned num_threads) {
+        return std::min(num_threads, std::max(1u, std::thread::hardware_concurrency()));
+    }
+
+    // One lane for one thread; else a few for each, so that a thread that comes late finds less to do.
     static std::size_t lanes(std::size_t num_shards, unsigned num_threads) {
         std::size_t count = 1;
         while (num_threads > 1 && count < 4 * std::size_t{num_threads}) count *= 2;
