@@ -137,7 +137,14 @@ class EntryTable {
     static std::size_t first_capacity(double phase) {
         return static_cast<std::size_t>(kFirstLines * std::pow(1.3, phase)) * kLine;
     }
-    static std::size_t grown(std::size_t capacity) { return capacity / kLine * 13 / 10 * kLine; }
+    static std::size_t grown(std::size_t capacity) { return fitted(capacity / kLine * 13 / 10 * kLine); }
+
+    // What fills whole huge pages, for an array that is mapped for itself: the nearest.
+    static std::size_t fitted(std::size_t capacity) {
+        constexpr std::size_t kPage = kHugePage / sizeof(Entry), kBehind = 256 + 2 * kLine;
+        if ((capacity + kBehind) * sizeof(Entry) < PageArena::kMost) return capacity;
+        return (capacity + kBehind + kPage / 2) / kPage * kPage - kBehind;
+    }
 
     static std::size_t comfortable(std::size_t capacity) { return capacity * 83 / 100; }
 
