@@ -120,8 +120,7 @@ class Dit {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         check_ticket(ticket, false);
-        check_locations(used, sizes);
-        if (!used.empty()) counts_.add(used, sizes);
+        if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes));
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
             shards_[s]->shard.commit(ticket);
@@ -337,7 +336,10 @@ class Dit {
         const auto alone = engine_.enter_alone();
         if (restored_.size() != shards_.size()) throw std::runtime_error("not every shard has been restored");
         check_empty();
-        counts_.restore(counted_batches, locations, weights, size);
+        std::size_t most_chunks = 0;
+        for (const auto& shard : restored_) most_chunks = std::max(most_chunks, shard->shard.chunks().size());
+        counts_.restore(counted_batches, locations, weights, size,
+                        counted_batches > 0 ? most_chunks * shards_.size() : 0);
         shards_.swap(restored_);
         restored_.clear();
     }
@@ -555,7 +557,9 @@ class Dit {
     }
 
     // Chunks in use of this owner; the offset of any location is legal.
-    void check_locations(const std::vector<const std::uint64_t*>& locations, const std::vector<std::size_t>& sizes) {
+    // Returns how many chunk numbers there are.
+    std::uint64_t check_locations(const std::vector<const std::uint64_t*>& locations,
+                                  const std::vector<std::size_t>& sizes) {
         std::vector<std::size_t> num_chunks;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = this->lock(s);
@@ -573,6 +577,7 @@ class Dit {
                                             std::to_string(j) + " is of no row of this index");
             }
         }
+        return *std::max_element(num_chunks.begin(), num_chunks.end()) * shards_.size();
     }
 
     Engine engine_;

@@ -22,35 +22,23 @@ class UseCounts {
     UseCounts(const UseCounts&) = delete;
     UseCounts& operator=(const UseCounts&) = delete;
     ~UseCounts() {
-        for (const Slab& slab : slabs_) {
-            if (slab.counts != nullptr) unmap_huge(slab.counts, kSlabBytes);
-        }
+        for (float* const slab : slabs_) unmap_huge(slab, kSlabBytes);
     }
 
-    // One batch used the rows at `sizes[i]` `places[i]`, each of them once; kAbsent is no row. May throw bad_alloc, and
-    // then nothing is counted.
-    void add(const std::vector<const std::uint64_t*>& places, const std::vector<std::size_t>& sizes) {
+    // One batch used the rows at `sizes[i]` `places[i]`, each of them once, in chunks numbered below `num_chunks`;
+    // kAbsent is no row. May throw bad_alloc, and then nothing is counted.
+    void add(const std::vector<const std::uint64_t*>& places, const std::vector<std::size_t>& sizes,
+             std::uint64_t num_chunks) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        for (std::size_t i = 0; i < places.size(); ++i) reserve(places[i], sizes[i]);
+        reserve(num_chunks);
         ++batches_;
-        const float weight = scale(static_cast<double>(batches_));
-        for (std::size_t i = 0; i < places.size(); ++i) {
-            for (std::size_t j = 0; j < sizes[i]; ++j) {
-                if (j + kAhead < sizes[i] && places[i][j + kAhead] != kAbsent) {
-                    __builtin_prefetch(&at(places[i][j + kAhead] & kPlaceMask), 1);
-                }
-                if (places[i][j] == kAbsent) continue;
-                const std::uint64_t place = places[i][j] & kPlaceMask;
-                refresh(place_chunk(place));
-                at(place) += weight;
-            }
-        }
+        for (std::size_t i = 0; i < places.size(); ++i) add_each(places[i], sizes[i], weight_of_now());
     }
 
     // Uses of each place, decayed to now: NaN-free, 0 for kAbsent.
     void read(const std::uint64_t* places, std::size_t size, float* out) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        const float weight = scale(static_cast<double>(batches_));
+        const float weight = weight_of_now();
         for (std::size_t i = 0; i < size; ++i) {
             const std::uint64_t place = places[i] & kPlaceMask;
             out[i] = 0;
@@ -84,13 +72,14 @@ class UseCounts {
         return out;
     }
 
-    // Takes over what stored() gave; other places have been used 0 times. May throw bad_alloc.
-    void restore(std::uint64_t batches, const std::uint64_t* places, const float* weights, std::size_t size) {
+    // Takes over what stored() gave, of chunks numbered below `num_chunks`; other places have been used 0 times. May
+    // throw bad_alloc, and then nothing has changed.
+    void restore(std::uint64_t batches, const std::uint64_t* places, const float* weights, std::size_t size,
+                 std::uint64_t num_chunks) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        for (Slab& slab : slabs_) {  // of batches that were counted while the index was empty, or were undone
-            if (slab.counts != nullptr) std::fill_n(slab.counts, kChunks * kChunkRows, 0.0f);
-        }
-        reserve(places, size);
+        reserve(num_chunks);
+        // Of batches that were counted while the index was empty, or were undone.
+        for (float* const slab : slabs_) std::fill_n(slab, kChunks * kChunkRows, 0.0f);
         batches_ = batches;
         for (std::size_t i = 0; i < size; ++i) {
             refresh(place_chunk(places[i] & kPlaceMask));
@@ -100,9 +89,7 @@ class UseCounts {
 
     std::size_t nbytes() {
         const std::lock_guard<std::mutex> lock(mutex_);
-        std::size_t bytes = slabs_.capacity() * sizeof(Slab);
-        for (const Slab& slab : slabs_) bytes += slab.counts != nullptr ? kSlabBytes : 0;
-        return bytes;
+        return slabs_.size() * kSlabBytes + (slabs_.capacity() + chunks_.capacity() + divided_.capacity()) * 8;
     }
 
   private:
@@ -111,55 +98,59 @@ class UseCounts {
     static constexpr std::size_t kAhead = 16;
     static constexpr double kHalfLives = 32;
 
-    struct Slab {
-        float* counts = nullptr;
-        std::uint64_t divided[kChunks] = {};  // how often by 2^32
-    };
-
-    bool has(std::uint64_t place) const {
-        const std::size_t s = place_chunk(place) / kChunks;
-        return s < slabs_.size() && slabs_[s].counts != nullptr;
+    void add_each(const std::uint64_t* places, std::size_t size, float weight) {
+        for (std::size_t j = 0; j < size; ++j) {
+            if (j + kAhead < size && places[j + kAhead] != kAbsent) {
+                __builtin_prefetch(&at(places[j + kAhead] & kPlaceMask), 1);
+            }
+            if (places[j] == kAbsent) continue;
+            const std::uint64_t place = places[j] & kPlaceMask;
+            if (half_life_ > 0) refresh(place_chunk(place));
+            at(place) += weight;
+        }
     }
 
-    float& at(std::uint64_t place) {
-        return slabs_[place_chunk(place) / kChunks]
-            .counts[place_chunk(place) % kChunks * kChunkRows + place_offset(place)];
-    }
+    bool has(std::uint64_t place) const { return place_chunk(place) < chunks_.size(); }
+    float& at(std::uint64_t place) { return chunks_[place_chunk(place)][place_offset(place)]; }
 
     std::uint64_t divisions() const {
         return half_life_ > 0 ? static_cast<std::uint64_t>(static_cast<double>(batches_) / half_life_ / kHalfLives) : 0;
     }
 
-    float scale(double batch) const {
+    float weight_of_now() const {
         if (half_life_ <= 0) return 1;
-        return static_cast<float>(std::exp2(batch / half_life_ - static_cast<double>(divisions()) * kHalfLives));
+        const double half_lives = static_cast<double>(batches_) / half_life_;
+        return static_cast<float>(std::exp2(half_lives - static_cast<double>(divisions()) * kHalfLives));
     }
 
     void refresh(std::uint32_t chunk) {
-        Slab& slab = slabs_[chunk / kChunks];
-        std::uint64_t& divided = slab.divided[chunk % kChunks];
         const std::uint64_t now = divisions();
-        if (divided == now) return;
-        const auto factor = static_cast<float>(std::exp2(-kHalfLives * static_cast<double>(now - divided)));
-        float* const first = slab.counts + chunk % kChunks * kChunkRows;
-        for (std::uint32_t i = 0; i < kChunkRows; ++i) first[i] *= factor;
-        divided = now;
+        if (divided_[chunk] == now) return;
+        const auto factor = static_cast<float>(std::exp2(-kHalfLives * static_cast<double>(now - divided_[chunk])));
+        for (std::uint32_t i = 0; i < kChunkRows; ++i) chunks_[chunk][i] *= factor;
+        divided_[chunk] = now;
     }
 
-    void reserve(const std::uint64_t* places, std::size_t size) {
-        for (std::size_t i = 0; i < size; ++i) {
-            if (places[i] == kAbsent || has(places[i] & kPlaceMask)) continue;
-            const std::size_t s = place_chunk(places[i] & kPlaceMask) / kChunks;
-            if (s >= slabs_.size()) slabs_.resize(s + 1);
-            slabs_[s].counts = static_cast<float*>(map_huge(kSlabBytes));
-            if (slabs_[s].counts == nullptr) throw std::bad_alloc();
-            std::fill(std::begin(slabs_[s].divided), std::end(slabs_[s].divided), divisions());
+    // Slabs for the chunks numbered below `num_chunks`.
+    void reserve(std::uint64_t num_chunks) {
+        while (chunks_.size() < num_chunks) {
+            chunks_.reserve(chunks_.size() + kChunks);
+            divided_.reserve(chunks_.size() + kChunks);
+            slabs_.reserve(slabs_.size() + 1);
+            auto* const slab = static_cast<float*>(map_huge(kSlabBytes));
+            if (slab == nullptr) throw std::bad_alloc();
+            slabs_.push_back(slab);
+            for (std::size_t i = 0; i < kChunks; ++i) {
+                chunks_.push_back(slab + i * kChunkRows);
+                divided_.push_back(divisions());
+            }
         }
     }
 
     const double half_life_;
     std::mutex mutex_;
-    std::vector<Slab> slabs_;
+    std::vector<float*> slabs_, chunks_;  // chunks_ by number, in the slabs
+    std::vector<std::uint64_t> divided_;  // by chunk: how often by 2^32
     std::uint64_t batches_ = 0;
 };
 

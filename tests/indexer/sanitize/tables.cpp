@@ -281,6 +281,8 @@ class UsesModel {
     std::map<std::uint64_t, std::pair<double, long>> uses_;
 };
 
+constexpr std::uint64_t kChunkNumbers = 42;
+
 static void uses_are_counted(double half_life) {
     std::mt19937_64 random(5);
     UseCounts counts(half_life);
@@ -299,14 +301,14 @@ static void uses_are_counted(double half_life) {
     for (int batch = 0; batch < 400; ++batch) {
         const int idle = batch % 100 == 99 ? 200 : 0;  // more than 32 half-lives, with nothing used
         for (int i = 0; i < idle; ++i) {
-            counts.add({}, {});
+            counts.add({}, {}, 0);
             model.add({});
         }
         std::set<std::uint64_t> used{kAbsent};
         for (std::uint64_t i = random() % 40; i > 0; --i) used.insert(draw());
         const std::vector<std::uint64_t> places(used.begin(), used.end());
         const std::size_t half = places.size() / 2;
-        counts.add({places.data(), places.data() + half, nullptr}, {half, places.size() - half, 0});
+        counts.add({places.data(), places.data() + half, nullptr}, {half, places.size() - half, 0}, kChunkNumbers);
         model.add(places);
         const std::uint64_t gone = draw();
         counts.forget(gone);
@@ -330,14 +332,14 @@ static void uses_are_counted(double half_life) {
         for (std::uint32_t offset = 0; offset < 15'000; ++offset) places.push_back(place_bits(chunk, offset));
         weights.insert(weights.end(), stored.begin(), stored.end());
     }
-    copy.restore(counts.batches(), places.data(), weights.data(), places.size());
+    copy.restore(counts.batches(), places.data(), weights.data(), places.size(), kChunkNumbers);
     CHECK(copy.batches() == counts.batches());
     for (int batch = 0; batch < 100; ++batch) {
         for (const std::uint64_t place : places) {
             if (batch % 50 == 0 && place % 100 == 0) CHECK(read(copy, place) == read(counts, place));
         }
         const std::uint64_t place = places[random() % places.size()];
-        for (UseCounts* each : {&counts, &copy}) each->add({&place}, {1});
+        for (UseCounts* each : {&counts, &copy}) each->add({&place}, {1}, kChunkNumbers);
         CHECK(read(copy, place) == read(counts, place));
     }
 }
