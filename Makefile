@@ -61,7 +61,7 @@ $(VENV)/.packages: $(VENV)/.torch pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.packages setup.py $(NATIVE)
-	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[test,lint,examples]'
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[test,lint,examples,bench,mpi]'
 	touch $@
 
 # TorchRec beside the index, in an environment of its own: a plain `pip install torchrec` takes the CUDA build.
