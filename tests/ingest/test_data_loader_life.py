@@ -108,6 +108,7 @@ def test_a_loader_that_is_never_closed_lets_the_process_end(data, repository):  
 INTERRUPT = """
     import os, signal, sys, threading
     import headrace
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background ignores it
     loader = headrace.DataLoader(sys.argv[1], 4, schema=headrace.criteo_schema(dim=4), num_workers=2, window=2)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     while True:
