@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 import click
 
-from headrace import cli_embed as cli_embed  # registers its command
 from headrace._version import __version__
 from headrace.cli_bench import bench
 from headrace.cli_convert import convert
 from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_embed import bench_embed_command
 from headrace.cli_lint import lint
 from headrace.cli_plan import bench_plan_command, plan_command
 from headrace.cli_report import HotRows, json_option, write_report
@@ -106,7 +106,8 @@ def replay(
     write_report(stats, json_path)
 
 
-bench.add_command(bench_plan_command)
+for _command in (bench_embed_command, bench_plan_command):
+    bench.add_command(_command)
 for _command in (bench, convert, lint, plan_command, stats_command):
     main.add_command(_command)
 

@@ -9,7 +9,6 @@ import click
 import numpy as np
 
 from headrace.bench import preset_stream, stream_batches
-from headrace.cli_bench import bench
 from headrace.cli_report import json_option, write_report
 from headrace.embed.bench import OPTIMIZERS, measure
 from headrace.formats.generate.presets import preset_names
@@ -106,7 +105,7 @@ def _indexed(
         return made
 
 
-@bench.command("embed")
+@click.command("embed")
 @click.option("--preset", type=click.Choice(preset_names()), default="criteo-kaggle", show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--dim", type=click.IntRange(1, 65_536), default=64, show_default=True)
