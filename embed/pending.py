@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from headrace.embed._threads import Threads
 from headrace.embed.arrays import U32
-from headrace.embed.row_gradients import RowGradients, added, moved, of_trained_tables
+from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, of_trained_tables
 
 Rows = Sequence[RowGradients | None]
 """One entry a group."""
@@ -25,11 +24,11 @@ class PendingGradients:
     """
 
     def __init__(
-        self, num_groups: int, frozen: U32, threads: Threads | None, show: Callable[[list[list[Tensor]]], None]
+        self, num_groups: int, frozen: U32, sum_rows: SumRows, show: Callable[[list[list[Tensor]]], None]
     ) -> None:
         self._num_groups = num_groups
         self._frozen = frozen
-        self._threads = threads
+        self._sum_rows = sum_rows
         self._show = show
         self._collecting: Rows = [None] * num_groups
         self._kept: list[RowGradients | None] = [None] * num_groups
@@ -42,13 +41,13 @@ class PendingGradients:
     def let_go(self) -> None:
         """Keep what was collected; its rows may leave the slots of their plan."""
         self.fold()
-        self._collecting = [None] * self._num_groups
-        self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
-        self._changed()
+        self.pass_by()
 
     def pass_by(self) -> None:
-        """Collect no longer, and drop what was collected since the last fold."""
+        """Collect no longer, and drop what was collected since the last fold; the rows of the rest may leave the slots
+        of their plan."""
         self._collecting = [None] * self._num_groups
+        self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
         self._changed()
 
     def add(self, group: int, rows: RowGradients) -> None:
@@ -103,7 +102,7 @@ class PendingGradients:
             frozen = np.isin(rows.keys.tables, self._frozen)
             rows = of_trained_tables(rows, ~frozen) if frozen.any() else rows
         earlier = self._kept[group]
-        self._kept[group] = rows if earlier is None else added(earlier, rows, self._threads)
+        self._kept[group] = rows if earlier is None else added(earlier, rows, self._sum_rows)
 
     def _changed(self) -> None:
         pairs = zip(self._kept, self._collecting, strict=True)
