@@ -73,18 +73,14 @@ class MoveWorker:
         """Waits for all jobs, `timeout_s` at most, and ends the thread; a RuntimeWarning says so if it does not end."""
         if self._pid != os.getpid():
             return
-        try:
-            self._desk.drain(timeout_s)
-        except TimeoutError:
-            warnings.warn(
-                f"the thread that moves embedding rows is still busy after {timeout_s:g} s, and is left alone",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if self._desk.rests(timeout_s):
+            self._stop(EXIT_TIMEOUT_S)
             return
-        except Exception:
-            pass  # a failed job; it stays to be raised by the next call
-        self._stop(timeout_s)
+        warnings.warn(
+            f"the thread that moves embedding rows is still busy after {timeout_s:g} s, and is left alone",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _start(self) -> None:
         self._pid = os.getpid()
@@ -135,15 +131,20 @@ class _Desk:
 
     def wait(self, number: int) -> list[Job]:
         """Until all jobs up to `number` have been fetched; those of them that were not given by an earlier call."""
-        self._until(lambda: not self._owes(number), None, f"movement {number}")
+        self._until(lambda: not self._owes(number), f"movement {number}")
         with self._changed:
             found = []
             while self._fetched and self._fetched[0].number <= number:
                 found.append(self._fetched.popleft())
             return found
 
-    def drain(self, timeout_s: float | None = None) -> None:
-        self._until(lambda: not (self._waiting or self._staged or self._running), timeout_s, "all movements")
+    def drain(self) -> None:
+        self._until(lambda: not self._busy, "all movements")
+
+    def rests(self, timeout_s: float) -> bool:
+        """Whether, after `timeout_s` at most, all jobs are done, or one has failed."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._error is not None or not self._busy, timeout_s)
 
     def stop(self) -> None:
         with self._changed:
@@ -197,8 +198,12 @@ class _Desk:
     def _owes(self, number: int) -> bool:
         return bool(self._waiting) and self._waiting[0].number <= number
 
-    def _until(self, reached: _Test, timeout_s: float | None, what: str) -> None:
-        timeout_s = PATIENCE_S if timeout_s is None else timeout_s
+    @property
+    def _busy(self) -> bool:
+        return bool(self._waiting or self._staged or self._running)
+
+    def _until(self, reached: _Test, what: str) -> None:
+        timeout_s = PATIENCE_S
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not reached():
