@@ -25,17 +25,20 @@ def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> No
     if batch.plan is not None and len(batch.plan.groups) != len(schema.groups):
         raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(schema.groups)}")
     for number, group in enumerate(batch.groups):
+        there = group.query_ids.device
+        if there.type != "cpu" and there != device:
+            raise ValueError(_on_another_device(there, device))
         if batch.plan is not None:
             _check_plan(batch.plan.groups[number], group, number, schema)
-        there = group.query_ids.device
-        if there.type == "cpu" or there == device:
-            continue
-        if device.type == "cpu":
-            raise ValueError(
-                f"the ids of the batch are on {there}, and the stage works on the host: pass the batch as the loader "
-                "gave it, and move the stage's output (and batch.dense, batch.labels) to the device"
-            )
-        raise ValueError(f"the ids of the batch are on {there}, and the stage's rows on {device}")
+
+
+def _on_another_device(there: torch.device, device: torch.device) -> str:
+    if device != HOST:
+        return f"the ids of the batch are on {there}, and the stage's rows on {device}"
+    return (
+        f"the ids of the batch are on {there}, and the stage works on the host: pass the batch as the loader gave it, "
+        "and move the stage's output (and batch.dense, batch.labels) to the device"
+    )
 
 
 def _check_plan(part: GroupPlan, group: BatchGroup, number: int, schema: Schema) -> None:

@@ -82,7 +82,7 @@ class DeviceBags(Bags):
         if self.lengths is None or not self.layout.mean.any():
             return None
         mean = torch.from_numpy(self.layout.mean.astype(np.bool_)).to(self.ids.device)
-        of_features = self.lengths.view(len(self.layout.features), -1).clamp(min=1)
+        of_features = self.lengths.view(len(self.layout.features), self.num_rows).clamp(min=1)
         return torch.where(mean[:, None], of_features, 1).to(torch.float32).view(-1, 1)
 
 
@@ -96,7 +96,11 @@ def pool_forward(bags: DeviceBags, source: TensorSource, out: Tensor) -> None:
     parts = pooled.view(len(layout.features), bags.num_rows, layout.dim)
     if len(features) < len(layout.features):
         parts = parts[torch.from_numpy(features).to(parts.device)]
-    out.index_copy_(1, _columns(layout, features, out.device), parts.transpose(0, 1).reshape(bags.num_rows, -1))
+    out.index_copy_(
+        1,
+        _columns(layout, features, out.device),
+        parts.transpose(0, 1).reshape(bags.num_rows, len(features) * layout.dim),
+    )
 
 
 def _bag_sums(bags: DeviceBags, source: TensorSource) -> Tensor:
@@ -116,7 +120,7 @@ def pool_backward(bags: DeviceBags, grad: Tensor) -> Tensor:
     if len(features) < len(layout.features):  # the others have no part in it
         every = grad.new_zeros((len(layout.features), bags.num_rows, layout.dim))
         parts = every.index_copy_(0, torch.from_numpy(features).to(grad.device), parts.contiguous())
-    of_bags = parts.reshape(-1, layout.dim)
+    of_bags = parts.reshape(len(layout.features) * bags.num_rows, layout.dim)
     if (divisors := bags.divisors()) is not None:
         of_bags = of_bags / divisors
     bag = bags.bag_of_ids()

@@ -1,8 +1,9 @@
 """The optimizers of `optimizers.py` by torch's operators, on rows in slots of a device.
 
-One operator an operation, in the order of `update.hpp`, and no fused multiply-add: on the CPU the results of ``sgd``,
-``adagrad`` and ``adam`` have the bits of the native kernel's. ``rowwise_adagrad`` adds up a row's squares in torch's
-order, and agrees to rounding.
+One operator an operation, in the order of `update.hpp`, and no fused multiply-add: on the CPU ``sgd`` has the bits of
+the native kernel, and so have, without weight decay, the states of ``adagrad`` and ``adam``. Their vectors agree to
+rounding, as torch's square root on the CPU is not exact (its last bit differs in one of six), and ``rowwise_adagrad``
+does, as a row's squares are added up in torch's order.
 """
 
 from __future__ import annotations

@@ -223,10 +223,11 @@ def test_a_wait_can_be_interrupted_and_taken_up_again(worker):
 
 
 def test_a_mover_that_is_gone_ends_its_thread():
+    before = set(threading.enumerate())
     worker = MoveWorker()
     worker.submit(FakeJob(0, []))
     worker.drain()
-    (thread,) = (t for t in threading.enumerate() if t.name == "headrace-move-rows")
+    (thread,) = set(threading.enumerate()) - before
     gone = weakref.ref(worker)
     del worker
     gc.collect()

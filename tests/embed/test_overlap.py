@@ -226,8 +226,7 @@ class TestErrors:
         with monkeypatch.context() as patch:
             patch.setattr(ChunkStore, method, broken)
             with pytest.raises(Broken) as found:
-                for batch in batches[1:]:
-                    train(stage, [batch])
+                train(stage, batches[1:])
             assert found.value.args == (1, 2)
         for use in (stage.flush, stage.state_arrays, lambda: stage(batches[5]), lambda: stage.skip(batches[1])):
             with pytest.raises((Broken, RuntimeError)):
@@ -292,11 +291,18 @@ class TestErrors:
         assert bits(stage) == bits(other)
 
 
+@pytest.fixture
+def new_threads():
+    """Threads that move rows and were not there when the test began."""
+    before = set(threading.enumerate())
+    return lambda: [t for t in set(threading.enumerate()) - before if t.name == "headrace-move-rows"]
+
+
 class TestTheEnd:
-    def test_a_stage_that_is_gone_leaves_no_thread(self, batches):
+    def test_a_stage_that_is_gone_leaves_no_thread(self, batches, new_threads):
         stage = make_one()
         train(stage, batches)
-        (thread,) = (t for t in threading.enumerate() if t.name == "headrace-move-rows")
+        (thread,) = new_threads()
         gone = weakref.ref(stage)
         del stage
         gc.collect()
@@ -304,20 +310,20 @@ class TestTheEnd:
         thread.join(60)
         assert not thread.is_alive()
 
-    def test_a_closed_stage_may_be_used_on(self, batches):
+    def test_a_closed_stage_may_be_used_on(self, batches, new_threads):
         stage, other = make_one(), make_one(overlap=False)
         for batch in batches:
             train(stage, [batch])
             stage.close()
             stage.close(timeout_s=60)
             train(other, [batch])
-        assert not [t for t in threading.enumerate() if t.name == "headrace-move-rows"]
+        assert not new_threads()
         assert bits(stage) == bits(other)
 
-    def test_direct_mode_has_no_thread(self, batches):
+    def test_direct_mode_has_no_thread(self, batches, new_threads):
         stage = EmbeddingStage(ONE, overlap=True)
         train(stage, batches)
-        assert not [t for t in threading.enumerate() if t.name == "headrace-move-rows"]
+        assert not new_threads()
         stage.close()
 
     def test_types_are_checked(self):
