@@ -132,7 +132,16 @@ def benchmark_command(device: str, optimizer: str, out: Path) -> list[str]:
     if device == "cpu":
         sizes = ["--batch-size", "512", "--batches", "8", "--warm-up", "3", "--window", "4", "--hidden", "32"]
         sizes += ["--kernels", "torch", "--dim", "16"]
-    command = [sys.executable, "benchmarks/stage_arena.py", "--device", device, "--optimizer", optimizer, "--rounds", "3"]
+    command = [
+        sys.executable,
+        "benchmarks/stage_arena.py",
+        "--device",
+        device,
+        "--optimizer",
+        optimizer,
+        "--rounds",
+        "3",
+    ]
     threads = str(min(8, len(os.sched_getaffinity(0))))
     return [*command, *sizes, "--threads", threads, "--json", str(out)]
 
@@ -170,7 +179,9 @@ def main(arguments: list[str] | None = None) -> int:
     benchmarks = run_benchmarks(check)
     if not (tests and benchmarks):
         return check.finish(1, "the tests failed" if not tests else "the benchmark failed")
-    what = f"all is well on {check.report['card']}" if check.report["card"] else "a rehearsal on the host; no GPU was used"
+    what = (
+        f"all is well on {check.report['card']}" if check.report["card"] else "a rehearsal on the host; no GPU was used"
+    )
     return check.finish(0, what)
 
 

@@ -1,6 +1,6 @@
 """Training steps in arena mode over a generated stream, as planned: overlapped and not, on the host or on a GPU.
 
-    python benchmarks/stage_arena.py --device cuda --json -
+python benchmarks/stage_arena.py --device cuda --json -
 """
 
 from __future__ import annotations

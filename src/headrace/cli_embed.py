@@ -42,7 +42,9 @@ def bench_embed(
         stream_batches(stream, batches * batch_size * mean_ids, batch_size), batches, batch_size * mean_ids
     )
     lengths = [_lengths(batch_size, mean_ids, len(stream.preset.sparse), seed + i) for i in range(batches)]
-    schemas = [bench_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS]
+    schemas = [
+        bench_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS
+    ]
     made = [indexed_batches(schema, columns, lengths, batch_size) for schema in schemas]
     report = measure(schemas, made, threads=threads, rounds=rounds, peers=peers)
     return {"preset": preset, "batch_size": batch_size, "mean_ids": mean_ids, **report}
