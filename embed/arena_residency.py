@@ -21,7 +21,7 @@ from headrace.embed.optimizers import UpdateRule
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.sources import VectorSource
 from headrace.embed.step_times import StepTimes
-from headrace.ingest.step_plan import FetchKeys, Movement, StepPlan
+from headrace.ingest.step_plan import NEVER, FetchKeys, Movement, StepPlan
 
 
 def arena_limits(capacity: SupportsIndex | Sequence[SupportsIndex | None] | None, num_groups: int) -> list[int | None]:
@@ -217,6 +217,7 @@ class ArenaResidency:
         self._torn = None
 
     def _check_whole(self) -> None:
+        self._mover.wait(NEVER)  # raises its error, if it has one
         if self._torn is not None:
             raise RuntimeError(
                 f"{self._torn} was interrupted half-way: the rows of this run are not to be relied upon; restore the "
