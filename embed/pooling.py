@@ -62,7 +62,7 @@ def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Thre
     if bags.weights is not None and layout.mean.any():
         name = layout.features[int(layout.mean.argmax())]
         raise ValueError(f"feature {name!r}: per-sample weights need pooling sum, not mean")
-    _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets)
+    _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets, threads)
     tables = group.unique_tables.numpy()
     if len(tables) != bags.num_unique:
         raise ValueError(f"{len(tables)} tables for {bags.num_unique} unique rows")

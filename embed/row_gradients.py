@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -37,7 +38,13 @@ class RowGradients:
 
 def leaf_of(num_rows: int, dim: int, *, trained: bool = True, device: torch.device | None = None) -> Tensor:
     """A leaf that takes no memory; `trained` False collects no gradients."""
-    return torch.full((1, 1), float("nan"), device=device).expand(num_rows, dim).requires_grad_(trained)
+    return _nan(device).expand(num_rows, dim).requires_grad_(trained)
+
+
+@cache
+def _nan(device: torch.device | None) -> Tensor:
+    """What all leaves of a device are views of: they have no values that anybody reads."""
+    return torch.full((1, 1), float("nan"), device=device)
 
 
 def with_gradients(keys: RowKeys, grad: Tensor, slots: I64 | None = None) -> RowGradients:
