@@ -64,7 +64,9 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(NATIVE)
 	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[test,lint,examples,bench,mpi]'
 	touch $@
 
-# TorchRec beside the index, in an environment of its own: a plain `pip install torchrec` takes the CUDA build.
+# TorchRec beside the index and the stage, in an environment of its own: a plain `pip install torchrec` takes the CUDA
+# build. OPTIONS are those of benchmarks/peers_index.py, EMBED_OPTIONS those of `headrace bench embed`.
+EMBED_OPTIONS ?=
 PEERS := .venv-peers
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet
 
