@@ -18,7 +18,7 @@ DEMO_EVAL_ROWS ?= 50000
 REFERENCE ?= --reference
 OPTIONS ?=
 
-.PHONY: demo test test-long lint format clean bench-peers
+.PHONY: demo test test-long test-ranks lint format clean bench-peers
 
 demo: $(VENV)/.built
 ifeq ($(DATA),)
@@ -32,7 +32,10 @@ else
 endif
 
 test: $(VENV)/.built
-	$(BIN)/python -m pytest -m 'not long' $(OPTIONS)
+	$(BIN)/python -m pytest -m 'not long and not ranks' $(OPTIONS)
+
+test-ranks: $(VENV)/.built
+	$(BIN)/python -m pytest -m ranks $(OPTIONS)
 
 test-long: $(VENV)/.built
 	$(BIN)/python -m pytest --timeout 1800 $(OPTIONS)

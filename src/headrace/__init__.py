@@ -34,6 +34,7 @@ from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
 from headrace.formats.taobao import taobao_schema
 from headrace.indexer.dit import DIT
+from headrace.indexer.exchange.communicator import Communicator, connect
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
@@ -67,6 +68,7 @@ __all__ = [
     "CapacityError",
     "CheckpointError",
     "ColumnMismatchError",
+    "Communicator",
     "Constant",
     "CorruptShardError",
     "CriteoFiles",
@@ -109,6 +111,7 @@ __all__ = [
     "__version__",
     "avazu_schema",
     "clip_grad_norm_",
+    "connect",
     "criteo_schema",
     "export_table",
     "generate",

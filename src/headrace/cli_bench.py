@@ -10,8 +10,9 @@ import click
 
 from headrace.cli_report import json_option, write_report
 from headrace.formats.generate.presets import preset_names
-from headrace.indexer.bench_exchange import launched_ranks, open_world
 from headrace.indexer.bench_ranks import ORDERS
+from headrace.indexer.exchange.communicator import connect
+from headrace.indexer.exchange.mpi_transport import launched_ranks
 
 
 class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -112,17 +113,16 @@ def bench_index_command(
     if ranks or (ranks is None and launched_ranks() > 1):
         ranks_options = _of_ranks(options, plot)
         try:
-            comm = open_world()
+            communicator = connect("mpi", timeout_s=timeout_s)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
         spread = bench_ranks(
-            comm,
+            communicator,
             preset,
             **ranks_options,
             orders=tuple(ORDERS) if ring is None else ("ring" if ring else "no_ring",),
             request_threads=request_threads,
             parser=parser,
-            timeout_s=timeout_s,
         )
         if spread is not None:
             write_report(spread, json_path)
