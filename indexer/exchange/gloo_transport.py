@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,25 +69,36 @@ class GlooTransport:
         atexit.unregister(self._exit)
 
     def _fill_pending(self, deadline: float) -> None:
-        """Tell each peer which receives from it are still open; it fills them with zeros, as we do for it."""
+        """Tell each peer what is still under way between us; each does the other half of what the other has."""
         closing = _GlooLane(self._group, self.max_tag, self.rank)
         peers = [peer for peer in range(self.size) if peer != self.rank]
-        wanted = {peer: [pair for lane in self._lanes for pair in lane.open_receives(peer)] for peer in peers}
-        counts = {peer: np.zeros(1, np.int64) for peer in peers}
-        waiting = [(p, closing.receive(counts[p].view(np.uint8), p)) for p in peers]
+        mine = {peer: _counted(pair for lane in self._lanes for pair in lane.open_messages(peer)) for peer in peers}
+        told = {peer: np.zeros(1, np.int64) for peer in peers}
+        waiting = [(p, closing.receive(told[p].view(np.uint8), p)) for p in peers]
         for peer in peers:
-            closing.send(np.array([len(wanted[peer])], np.int64).view(np.uint8), peer)
-            if wanted[peer]:
-                closing.send(np.array(wanted[peer], np.int64).reshape(-1).view(np.uint8), peer)
+            rows = np.array([(*key, n) for key, n in mine[peer].items()], np.int64).reshape(-1)
+            closing.send(np.array([len(rows)], np.int64).view(np.uint8), peer)
+            if len(rows):
+                closing.send(rows.view(np.uint8), peer)
         closing.wait(waiting, max(0.0, deadline - time.monotonic()))
-        asked = {p: np.zeros((int(counts[p][0]), 2), np.int64) for p, r in waiting if r.done and counts[p][0]}
-        waiting = [(p, closing.receive(a.reshape(-1).view(np.uint8), p)) for p, a in asked.items()]
-        closing.wait(waiting, max(0.0, deadline - time.monotonic()))
-        for peer, pairs in asked.items():
-            for tag, size in pairs.tolist():
-                dist.isend(torch.zeros(size, dtype=torch.uint8), peer, group=self._group, tag=tag)
-        for lane in self._lanes:
-            lane.wait_for_all(deadline)
+        theirs = {p: np.zeros(int(told[p][0]), np.int64) for p, request in waiting if request.done and told[p][0] > 0}
+        closing.wait(
+            [(p, closing.receive(a.view(np.uint8), p)) for p, a in theirs.items()],
+            max(0.0, deadline - time.monotonic()),
+        )
+        for peer, rows in theirs.items():
+            for tag, receives, size, count in rows.reshape(-1, 4).tolist():
+                lane = _GlooLane(self._group, tag, self.rank)
+                for _ in range(count - mine[peer].get((tag, 1 - receives, size), 0)):
+                    half = np.zeros(size, np.uint8)
+                    _ = lane.send(half, peer) if receives else lane.receive(half, peer)
+                self._lanes.append(lane)
+        for lane in (*self._lanes, closing):
+            lane.end(deadline)
+
+
+def _counted(messages: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], int]:
+    return dict(Counter(messages))
 
 
 def _close_at_exit(transport: weakref.ref[GlooTransport]) -> None:
@@ -104,13 +116,16 @@ class _Request:
         self.error: str | None = None
 
 
+_Requests = queue.SimpleQueue[_Request | None]
+
+
 class _GlooLane:
     def __init__(self, group: Any, tag: int, rank: int) -> None:
         self._group, self._tag, self._rank = group, tag, rank
         self._changed = threading.Condition()
         self._closed = False
         self._under_way: list[_Request] = []
-        self._waiters: dict[int, queue.SimpleQueue[_Request]] = {}
+        self._waiters: dict[int, tuple[_Requests, threading.Thread]] = {}
 
     def send(self, data: U8, to: int) -> Any:
         tensor = torch.from_numpy(data if data.flags.writeable else data.copy())
@@ -126,10 +141,12 @@ class _GlooLane:
             self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
             self._under_way.append(request)
         if peer not in self._waiters:
-            requests = self._waiters[peer] = queue.SimpleQueue()
+            requests: _Requests = queue.SimpleQueue()
             name = f"headrace-gloo-{peer}"
-            threading.Thread(target=_wait_for_all, args=(requests, self._changed), daemon=True, name=name).start()
-        self._waiters[peer].put(request)
+            thread = threading.Thread(target=_wait_for_all, args=(requests, self._changed), daemon=True, name=name)
+            self._waiters[peer] = requests, thread
+            thread.start()
+        self._waiters[peer][0].put(request)
         return request
 
     def wait(self, waiting: Waiting, timeout_s: float) -> list[int]:
@@ -151,16 +168,17 @@ class _GlooLane:
         if lost:
             raise RankLostError(self._rank, [r.peer for r in lost], "a message", str(lost[0].error))
 
-    def open_receives(self, peer: int) -> list[tuple[int, int]]:
-        """(tag, bytes) of each message that has not come from `peer`."""
+    def open_messages(self, peer: int) -> list[tuple[int, int, int]]:
+        """(tag, 1 if it is received else 0, bytes) of each message with `peer` that is not done."""
         with self._changed:
-            mine = [r for r in self._under_way if r.receives and r.peer == peer and not (r.done or r.error)]
-            return [(self._tag, r.tensor.numel()) for r in mine]
+            left = [r for r in self._under_way if r.peer == peer and not (r.done or r.error)]
+            return [(self._tag, int(r.receives), r.tensor.numel()) for r in left]
 
-    def wait_for_all(self, deadline: float) -> None:
-        with self._changed:
-            left = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: all(r.done or r.error for r in self._under_way), left)
+    def end(self, deadline: float) -> None:
+        """End the threads, each after all that it waits for."""
+        for requests, thread in self._waiters.values():
+            requests.put(None)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def interrupt(self) -> None:
         with self._changed:
@@ -168,9 +186,8 @@ class _GlooLane:
             self._changed.notify_all()
 
 
-def _wait_for_all(requests: queue.SimpleQueue[_Request], changed: threading.Condition) -> None:
-    while True:
-        request = requests.get()
+def _wait_for_all(requests: _Requests, changed: threading.Condition) -> None:
+    while (request := requests.get()) is not None:
         try:
             request.work.wait(_NEVER)
         except RuntimeError as error:
