@@ -23,7 +23,10 @@ def check_batch(batch: Batch, schema: Schema) -> None:
         raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(schema.groups)}")
     for number, group in enumerate(batch.groups):
         if batch.plan is not None:
-            _check_plan(batch.plan.groups[number], group, number, schema)
+            rows = group.num_unique if batch.ranks is None else len(batch.ranks.now.groups[number].owned.locations)
+            _check_plan(batch.plan.groups[number], rows, number)
+            if batch.ranks is None:  # else rows of other ranks have no location here
+                _check_indexed(group, schema)
         device = group.query_ids.device
         if device.type != "cpu":
             raise ValueError(
@@ -32,9 +35,12 @@ def check_batch(batch: Batch, schema: Schema) -> None:
             )
 
 
-def _check_plan(part: GroupPlan, group: BatchGroup, number: int, schema: Schema) -> None:
-    if len(part.slots) != group.num_unique:
-        raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {group.num_unique}")
+def _check_plan(part: GroupPlan, rows: int, number: int) -> None:
+    if len(part.slots) != rows:
+        raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {rows}")
+
+
+def _check_indexed(group: BatchGroup, schema: Schema) -> None:
     absent = group.locations.numpy() == ABSENT if group.locations.device.type == "cpu" else np.zeros(1, bool)
     if absent.any():
         name = key_name(schema, RowKeys.of(group), int(absent.argmax()))

@@ -24,6 +24,7 @@ from headrace.embed.layout import GroupLayout, feature_layout
 from headrace.embed.optimizers import check_lr
 from headrace.embed.pending import PendingGradients
 from headrace.embed.pooling import Bags, PoolWork, bags_of, pool, sequence_ranges, sequence_values
+from headrace.embed.rank_exchange import RankExchange
 from headrace.embed.residency import ArenaResidency, DirectResidency, Residency, arena_limits
 from headrace.embed.row_gradients import RowGradients, leaf_of, with_gradients
 from headrace.embed.row_keys import RowKeys
@@ -31,6 +32,8 @@ from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.table_options import check_tables, split_initializers
 from headrace.formats.schema import Schema, table_uid
+from headrace.indexer.exchange.agreement import agree
+from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
@@ -55,6 +58,10 @@ class EmbeddingStage(torch.nn.Module):
     ``stage.optimizer().step()`` in loops that have optimizers. A batch with a plan is trained on while the module is in
     training mode; otherwise the batch is evaluated, which changes no row, no residency and no plan, and reads a key
     that the index does not know as the vector it would start with.
+
+    With a `communicator` (the loader's) the rows live at their owners: forward gets them from there, and the step sends
+    the gradients back. All ranks call both for every batch, also for one without rows. A rank's loss is the mean over
+    its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch.
 
     The stage has no torch parameters: its rows are in `stores`, one a group, and their optimizer is in the schema.
     ``mode="direct"`` works in the chunks; ``mode="arena"`` moves rows by the batches' plans, which must then come in
@@ -92,6 +99,7 @@ class EmbeddingStage(torch.nn.Module):
         capacity: SupportsIndex | Sequence[SupportsIndex | None] | None = None,
         num_threads: SupportsIndex | None = None,
         check_finite: bool = False,
+        communicator: Communicator | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(check_finite, bool):
@@ -118,8 +126,24 @@ class EmbeddingStage(torch.nn.Module):
             betas=betas,
         )
         frozen_uids = np.array([table_uid(name) for name in sorted(self.frozen)], np.uint32)
-        self._pending = PendingGradients(len(self.stores), frozen_uids, self._work.threads, self._optimizer.show)
+        here = frozen_uids if communicator is None else frozen_uids[:0]  # over ranks the owner leaves them out
+        self._pending = PendingGradients(len(self.stores), here, self._work.threads, self._optimizer.show)
         self._warns_of_rows = True
+        self._exchange: RankExchange | None = None
+        if communicator is not None:
+            self._exchange = self._make_exchange(communicator, mode, frozen_uids)
+
+    def _make_exchange(self, communicator: Communicator, mode: Mode, frozen: U32) -> RankExchange:
+        """Also makes sure that the stages of all ranks are alike, since each rank updates rows of all."""
+        options = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        facts = {"schema": self.schema.digest, "seed": self.seed, "mode": mode, "optimizer options": options}
+        facts |= {
+            "initializer": (self.initializer, sorted(self.table_initializers.items())),
+            "frozen": sorted(self.frozen),
+        }
+        agree(communicator.channel("control"), facts)
+        dims = [group.dim for group in self.layout.groups]
+        return RankExchange(communicator, dims, self._residency, frozen=frozen, threads=self._work.threads)
 
     def _make_store(self, group: GroupLayout) -> ChunkStore:
         own = {table_uid(name): one for name, one in self.table_initializers.items() if name in group.tables}
@@ -155,6 +179,11 @@ class EmbeddingStage(torch.nn.Module):
     def eps(self) -> float:
         """Eps of the next step; ValueError when read while the row layouts differ in it."""
         return float(self._optimizer.shared("eps"))
+
+    @property
+    def over_ranks(self) -> bool:
+        """Whether the rows live at several ranks."""
+        return self._exchange is not None
 
     @property
     def num_steps(self) -> int:
@@ -366,9 +395,13 @@ class EmbeddingStage(torch.nn.Module):
         else:
             self._last = None
             self._pending.let_go()
-            self._residency.enter(plan, keys)
-        rows = [self._make_rows(g, key, plan) for g, key in enumerate(keys)]
-        sources = [self._residency.source(g, r.keys, r.slots) for g, r in enumerate(rows)]
+        if self._exchange is not None or batch.ranks is not None:
+            rows, sources = self._enter_over_ranks(batch, keys, plan)
+        else:
+            if plan is not None:
+                self._residency.enter(plan, keys)
+            rows = [self._make_rows(g, key, plan) for g, key in enumerate(keys)]
+            sources = [self._residency.source(g, r.keys, r.slots) for g, r in enumerate(rows)]
         forward = _Forward(batch, bags, tuple(rows), tuple(sources))
         if self.check_finite:
             self._check_vectors(forward)
@@ -376,6 +409,44 @@ class EmbeddingStage(torch.nn.Module):
             self._last = forward
             self._pending.collect(rows)
         return forward
+
+    def _enter_over_ranks(
+        self, batch: Batch, keys: Sequence[RowKeys], plan: StepPlan | None
+    ) -> tuple[list[RowGradients], list[RowSource]]:
+        """Get the rows from their owners. Over ranks a row's place in the batch stands for its location."""
+        if self._exchange is None or batch.ranks is None:
+            raise ValueError(
+                "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same "
+                "communicator"
+            )
+        if plan is not None and self._pending.any:
+            raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
+        sources = self._exchange.enter(batch.ranks, plan)
+        places = [key._replace(locations=np.arange(len(key.locations), dtype=np.uint64)) for key in keys]
+        trained = [plan is not None and bool(layout.trained.any()) for layout in self.layout.groups]
+        triples = zip(places, self.layout.groups, trained, strict=True)
+        rows = [RowGradients(k, leaf_of(len(k.locations), layout.dim, trained=t)) for k, layout, t in triples]
+        return rows, sources
+
+    def _apply_over_ranks(self, exchange: RankExchange) -> None:
+        """Every rank takes part, with or without gradients of its own, once a batch that went forward."""
+        last = self._last
+        if last is None or last.batch.ranks is None or last.batch.plan is None:
+            return
+        rules = self._optimizer.rules()
+        if self.check_finite:
+            self._check_gradients()
+        grads: list[F32 | None] = []
+        for rows, forward in zip(self._pending.take(), last.rows, strict=True):
+            grad = None if rows is None else rows.grad
+            if rows is not None and grad is not None and len(grad) < len(forward.leaf):
+                whole = np.zeros((len(forward.leaf), grad.shape[1]), np.float32)
+                whole[rows.keys.locations.astype(np.int64)] = grad
+                grad = whole
+            grads.append(grad)
+        self._last = None
+        self._optimizer.num_steps += 1
+        exchange.apply(last.batch.ranks.now, grads, rules, last.batch.plan)
 
     def _drop_pending(self) -> None:
         """What ``optimizer().zero_grad()`` does."""
@@ -402,6 +473,9 @@ class EmbeddingStage(torch.nn.Module):
 
     def _apply_pending(self) -> None:
         """What ``optimizer().step()`` does."""
+        if self._exchange is not None:
+            self._apply_over_ranks(self._exchange)
+            return
         if not self._pending.any:
             return
         rules = self._optimizer.rules()

@@ -67,8 +67,11 @@ class IndexedRows:
             missing=indexed.missing[unique],
         )
 
-    def to_batch(self, plan: StepPlan | None) -> Batch:
-        """The batch as the trainer receives it: final dtypes, offsets, transpose, slots of the plan."""
+    def to_batch(self, plan: StepPlan | None, following: object = None) -> Batch:
+        """The batch as the trainer receives it: final dtypes, offsets, transpose, slots of the plan.
+
+        `following` is the next batch, where it is known; one process needs nothing of it.
+        """
         groups = tuple(self._group(g, plan) for g in range(len(self.groups)))
         return Batch(
             dense=torch.from_numpy(self.dense),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any, Literal
 
@@ -86,10 +87,10 @@ class Communicator:
                 )
             return self._channels[purpose, run]
 
-    def close_run(self, run: int) -> None:
-        """End the waits in the channels of a run, from any thread, and forget them."""
+    def close_run(self, run: int, purposes: Collection[str] = tuple(PURPOSES)) -> None:
+        """End the waits in channels of a run, from any thread, and forget the channels."""
         with self._lock:
-            gone = [key for key in self._channels if key[1] == run]
+            gone = [key for key in self._channels if key[1] == run and key[0] in purposes]
             channels = [self._channels.pop(key) for key in gone]
         for channel in channels:
             channel.close()

@@ -49,6 +49,7 @@ class GlooTransport:
         self._exit = atexit.register(_close_at_exit, weakref.ref(self))
 
     def lane(self, tag: int) -> Lane:
+        self._lanes = [lane for lane in self._lanes if not lane.is_over]
         lane = _GlooLane(self._group, tag, self.rank)
         self._lanes.append(lane)
         return lane
@@ -138,6 +139,8 @@ class _GlooLane:
     def _begin(self, peer: int, work: Any, tensor: torch.Tensor, receives: bool) -> _Request:
         request = _Request(peer, work, tensor, receives=receives)
         with self._changed:
+            if self._closed:
+                raise ExchangeClosedError("this rank closes")
             self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
             self._under_way.append(request)
         if peer not in self._waiters:
@@ -184,6 +187,14 @@ class _GlooLane:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        for requests, _ in self._waiters.values():
+            requests.put(None)  # the thread ends behind what is under way
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed and nothing is under way."""
+        with self._changed:
+            return self._closed and all(r.done or r.error for r in self._under_way)
 
 
 def _wait_for_all(requests: _Requests, changed: threading.Condition) -> None:

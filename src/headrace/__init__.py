@@ -7,6 +7,7 @@ are here too, for those who compose a loader of their own.
 from headrace._version import __version__
 from headrace.embed.checkpoint import SavedRun, load_run, save_run
 from headrace.embed.clipping import clip_grad_norm_
+from headrace.embed.dense_gradients import average_gradients
 from headrace.embed.initializer import Constant, Normal, Uniform
 from headrace.embed.row_database import RowDatabase
 from headrace.embed.run_folder import CheckpointError
@@ -110,6 +111,7 @@ __all__ = [
     "WindowPlanner",
     "__version__",
     "avazu_schema",
+    "average_gradients",
     "clip_grad_norm_",
     "connect",
     "criteo_schema",

@@ -1,0 +1,285 @@
+"""IndexRanks: ask the owners of a batch's unique rows, and answer what other ranks ask, one round a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.formats.rows import RowBlock, Source
+from headrace.formats.schema import Schema
+from headrace.indexer.dedup import Deduplicator
+from headrace.indexer.dit import DIT
+from headrace.indexer.exchange.agreement import agree
+from headrace.indexer.exchange.communicator import Communicator
+from headrace.indexer.exchange.errors import ExchangeClosedError, RankFailedError
+from headrace.indexer.exchange.requests import ENDED, FAILED, RUNNING, Header, RequestRound, Wanted, wanted_rows
+from headrace.indexer.indexed import ABSENT, I64, U64, Bool, IndexedGroup
+from headrace.ingest.engine.errors import NodeClosedError
+from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.state import State
+from headrace.ingest.indexed_rows import IndexedRows
+from headrace.ingest.nodes.index import check_index_tables, index_tables, indexed_rows
+from headrace.ingest.rank_rows import RankRows, padded
+from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep
+from headrace.ingest.step_plan import FetchKeys
+from headrace.ingest.transpose import transpose_query_ids
+
+Uneven = Literal["short", "drop", "pad", "raise"]
+UNEVEN = ("short", "drop", "pad", "raise")
+
+
+class UnevenRanksError(ValueError):
+    """The sources of some ranks ended before those of others: `ranks`."""
+
+    def __init__(self, step: int, ranks: list[int]) -> None:
+        self.ranks = tuple(ranks)
+        names = ", ".join(map(str, ranks))
+        super().__init__(
+            f"step {step}: the source of rank {names} is at its end, others are not; choose uneven='short', 'pad' or "
+            "'drop', or give all ranks the same number of batches"
+        )
+
+
+class IndexRanks(Node[RankRows]):
+    """Index the batches of all ranks, step by step, each key at its owner; `index` holds what this rank owns.
+
+    A rank deduplicates its batch, asks each owner for its rows, inserts what it is asked for in the order (step, table,
+    rank, position), and tells who asks which rows can travel early: those that no rank uses at the step before.
+
+    All ranks make the same number of steps. When the source of one is at its end before those of others, `uneven` says
+    what becomes of it: "short": it goes on with empty batches; "pad": batches are filled up to the most rows of any
+    rank, ``batch.valid`` is False there; "drop": all end together, what the others hold is dropped and counted as
+    skipped; "raise": UnevenRanksError on all ranks. An error of a source, or of an owner, is raised on all ranks at
+    that step.
+
+    `facts` are compared across ranks at each start: RankMismatchError names what differs on which rank. New rows are
+    provisional until their step is delivered here, as in :class:`Index`.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[RowBlock],
+        schema: Schema,
+        index: DIT,
+        communicator: Communicator,
+        *,
+        insert: bool = True,
+        uneven: Uneven = "short",
+        look_ahead: bool = True,
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(source)
+        check_index_tables(schema, index)
+        if index.owner_rank != communicator.rank:
+            raise ValueError(f"an index of owner_rank={index.owner_rank} on rank {communicator.rank}")
+        if uneven not in UNEVEN:
+            raise ValueError(f"uneven={uneven!r} is none of {', '.join(UNEVEN)}")
+        self.schema, self.index, self.communicator = schema, index, communicator
+        self.insert, self.uneven = insert, uneven
+        self._look_ahead = look_ahead and insert
+        self._facts = {"schema": schema.digest, "uneven": uneven, "insert": insert, **(facts or {})}
+        self._tables = index_tables(schema)
+        self._dedup = Deduplicator(self._tables)
+        self._run: int | None = None
+        self._round: RequestRound | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._step = 0
+        self._ended = False
+        self._before: list[U64] | None = None  # locations of the step before, sorted, of each layout
+
+    def _reset(self, state: State | None) -> None:
+        self._leave_run()
+        self._undo()
+        if self.insert:
+            self.index.claim_writer(self)
+            self.index.undo_after(None)
+        self._reset_source(state)
+        self._forget()
+        self._run = run = self.communicator.new_run()
+        agree(self.communicator.channel("control"), {**self._facts, "run": run})
+        self._round = RequestRound(
+            self.communicator.channel("requests", run),
+            self.communicator.channel("replies", run),
+            self._tables,
+            np.array(table_order(self.schema), np.int64),
+        )
+
+    def _interrupt(self) -> None:
+        self._leave_run()
+
+    def _close(self) -> None:
+        self._leave_run()
+        self._undo()
+
+    def _leave_run(self) -> None:
+        run = self._run
+        if run is not None:
+            self.communicator.close_run(run, ("requests", "replies"))
+
+    def _undo(self) -> None:
+        if self.insert and not self.index.closed and self.index.writer_is(self):
+            self.index.undo_after(None)
+            self.index.release_writer(self)
+
+    def delivered(self, item: object) -> None:
+        """Make the new rows of a delivered step permanent, and count the rows owned here as used once more."""
+        ranks, ticket = getattr(item, "ranks", None), getattr(item, "ticket", None)
+        if self.insert and ticket is not None and ranks is not None:
+            self.index.commit_used(ticket, [group.owned.locations for group in ranks.now.groups])
+        super().delivered(item)
+
+    def _next(self) -> RankRows:
+        if self.insert and not self.index.writer_is(self):
+            raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
+        try:
+            return self._next_step()
+        except ExchangeClosedError as error:
+            raise NodeClosedError(f"{self.name} was closed while it waited for other ranks") from error
+
+    def _next_step(self) -> RankRows:
+        assert self._round is not None
+        own, status, failure = self._own_rows()
+        wanted = [wanted_rows(g, self._tables, self.communicator.world_size) for g in own.groups]
+        try:
+            asked = self._round.ask(
+                self._step,
+                own.num_rows,
+                own.groups,
+                wanted,
+                status=status,
+                text="" if failure is None else _line(failure),
+            )
+        except RankFailedError as error:
+            if failure is not None and error.rank == self.communicator.rank:
+                raise failure from None
+            raise
+        self._check_end([header for header, _ in asked], own)
+        owned, ticket, groups = self._answer(asked, wanted)
+        rows = np.array([header.rows for header, _ in asked], np.int64)
+        step = RankStep(self._run or 0, self._step, self.communicator.rank, rows, groups)
+        self._step += 1
+        valid = own.num_rows
+        if self.uneven == "pad":
+            own = padded(own, int(rows.max()))
+        return RankRows(self._located(replace(own, ticket=ticket), step), owned, step, valid)
+
+    def _own_rows(self) -> tuple[IndexedRows, int, Exception | None]:
+        """This rank's next batch, deduplicated, and what to say of it to the others."""
+        if self._ended:
+            return self._deduplicated(empty_block(self.schema)), ENDED, None
+        try:
+            return self._deduplicated(self._pull()), RUNNING, None
+        except StopIteration:
+            self._ended = True
+            return self._deduplicated(empty_block(self.schema)), ENDED, None
+        except NodeClosedError:
+            raise
+        except Exception as error:
+            return self._deduplicated(empty_block(self.schema)), FAILED, error
+
+    def _deduplicated(self, block: RowBlock) -> IndexedRows:
+        return indexed_rows(block, self.schema, self._dedup.deduplicate)
+
+    def _check_end(self, headers: list[Header], own: IndexedRows) -> None:
+        """StopIteration or UnevenRanksError where this step is not made."""
+        ended = [header.rank for header in headers if header.status == ENDED]
+        if len(ended) == len(headers):
+            raise StopIteration
+        if ended and self.uneven == "raise":
+            raise UnevenRanksError(self._step, ended)
+        if ended and self.uneven == "drop":
+            self._skip(own.num_rows)
+            raise StopIteration
+
+    def _answer(
+        self, asked: list[tuple[Header, U64]], wanted: list[Wanted]
+    ) -> tuple[tuple[IndexedGroup, ...], int | None, tuple[RankGroup, ...]]:
+        """What this rank owns of the step, its ticket, and each layout's share; all ranks are answered, errors too."""
+        assert self._round is not None
+        counts = self._round.counts_by_group(asked)
+        failure: Exception | None = None
+        try:
+            columns = self._round.columns(asked)
+            found = self.index.index(columns) if self.insert else self.index.lookup(columns)
+            owned = [self._owned(g, group, counts[g]) for g, group in enumerate(found.groups)]
+            bits = [
+                np.concatenate([np.empty(0, np.bool_), *(o.early[o.asked_of_rank[r]] for o in owned)])
+                for r in range(self.communicator.world_size)
+            ]
+        except Exception as error:
+            failure = error
+            bits = [np.zeros(int(n), np.bool_) for n in counts.sum(axis=0)]
+        sizes = [sum(int(w.counts[o]) for w in wanted) for o in range(self.communicator.world_size)]
+        got = self._round.answer(self._step, bits, sizes, error="" if failure is None else _line(failure))
+        if failure is not None:
+            raise failure
+        self._before = [np.sort(o.locations) for o in owned] if self._look_ahead else None
+        early = _by_group(got, wanted)
+        groups = tuple(RankGroup.of(w.order, w.counts, e, o) for w, e, o in zip(wanted, early, owned, strict=True))
+        return found.groups, found.ticket, groups
+
+    def _owned(self, group: int, found: IndexedGroup, counts: I64) -> OwnedRows:
+        early = np.zeros(found.num_unique, np.bool_)
+        if self._before is not None:
+            early = ~_is_in(found.locations, self._before[group])
+        asked, positions, offsets = transpose_query_ids(found.query_ids, found.num_unique)
+        uids = np.array([self._tables[t].uid for t in found.tables], np.uint32)
+        keys = FetchKeys(
+            ids=found.unique_ids, tables=np.repeat(uids, np.diff(found.table_offsets)), missing=found.missing
+        )
+        return OwnedRows(found.locations, keys, asked, counts, early, positions, offsets)
+
+    def _located(self, rows: IndexedRows, step: RankStep) -> IndexedRows:
+        """The batch with the locations of the rows that are owned here; the others' are ABSENT."""
+        groups = []
+        for group, own in zip(rows.groups, step.groups, strict=True):
+            locations = np.full(group.num_unique, ABSENT, np.uint64)
+            start = int(own.counts[: step.rank].sum())
+            mine = own.order[start : start + int(own.counts[step.rank])]
+            locations[mine] = own.owned.locations[own.owned.asked_of_rank[step.rank]]
+            groups.append(replace(group, locations=locations))
+        return replace(rows, groups=tuple(groups))
+
+
+def table_order(schema: Schema) -> list[int]:
+    """Ordinals of the tables that features use, layout after layout, in the order of their first feature in it."""
+    ordinal = {table.name: i for i, table in enumerate(schema.tables)}
+    order: list[int] = []
+    for group in schema.groups:
+        order += dict.fromkeys(ordinal[schema.sparse[f].table] for f in group.features)
+    return order
+
+
+def empty_block(schema: Schema) -> RowBlock:
+    """No rows, with the columns of `schema`."""
+    fields = schema.arrow_schema(labels=bool(schema.labels))
+    data = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in fields], schema=fields)
+    return RowBlock(data, Source((), ()))
+
+
+def _is_in(values: U64, ordered: U64) -> Bool:
+    """bool [n]: which of `values` are in `ordered`, which ascends."""
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.asarray(ordered[at] == values, np.bool_)
+
+
+def _by_group(bits: list[Bool], wanted: list[Wanted]) -> list[Bool]:
+    """The owners' answers as one array a layout, owner after owner."""
+    parts: list[list[Bool]] = [[] for _ in wanted]
+    for owner, answer in enumerate(bits):
+        ends = np.cumsum([w.counts[owner] for w in wanted])
+        for g, part in enumerate(np.split(answer, ends[:-1])):
+            parts[g].append(part)
+    return [np.concatenate(part) for part in parts]
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

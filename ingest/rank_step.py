@@ -1,0 +1,128 @@
+"""A step over several ranks, as data: which rows this rank gets from whom, and which it gives to whom.
+
+Of each row layout a rank's unique rows lie in its *inbox*: those that come early (during the step before) by owner,
+then those that come late (after the updates of the step before) by owner. Gradients go back owner after owner, in the
+order of the batch's unique rows. What a rank owns of the step are the rows that any rank asks it for, each once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys
+
+
+@dataclass(frozen=True)
+class OwnedRows:
+    """The D rows of one layout that this rank owns and any rank asks for, and who asks for which.
+
+    =================== ============== ===========================================================================
+    `locations`         uint64 [D]     where they live here; ABSENT where evaluation met a key without a row
+    `keys`              FetchKeys [D]  what they are
+    `asked`             int64 [N]      positions in them of what rank 0 asks for, then rank 1, ...
+    `asked_counts`      int64 [W]      how many each rank asks for
+    `early`             bool [D]       no rank uses the row at the step before: it can be sent during that step
+    `positions`,        int64 [N],     transpose of `asked`: row d is asked for at
+    `position_offsets`  int64 [D + 1]  positions[position_offsets[d]:position_offsets[d + 1]], in the order of ranks
+    =================== ============== ===========================================================================
+    """
+
+    locations: U64
+    keys: FetchKeys
+    asked: I64
+    asked_counts: I64
+    early: Bool
+    positions: I64
+    position_offsets: I64
+
+    @cached_property
+    def asked_of_rank(self) -> list[I64]:
+        """For each rank the positions of the rows that it asks for."""
+        return np.split(self.asked, np.cumsum(self.asked_counts)[:-1])
+
+    def to_send(self, *, early: bool) -> list[I64]:
+        """For each rank the positions of the rows that go to it early, or late, in its order."""
+        return [asked[self.early[asked] == early] for asked in self.asked_of_rank]
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """One row layout's share of a step.
+
+    ============== ========== ===============================================================================
+    `slots`        int64 [U]  place in the inbox of each unique row of the batch
+    `order`        int64 [U]  the unique rows, owner after owner
+    `counts`       int64 [W]  how many each owner has
+    `early_counts` int64 [W]  of them, those that come early
+    ============== ========== ===============================================================================
+    """
+
+    slots: I64
+    order: I64
+    counts: I64
+    early_counts: I64
+    owned: OwnedRows
+
+    @property
+    def late_counts(self) -> I64:
+        return self.counts - self.early_counts
+
+    @staticmethod
+    def of(order: I64, counts: I64, early: Bool, owned: OwnedRows) -> RankGroup:
+        """`early` bool [U] in the order of `order`, as the owners said."""
+        slots = np.empty(len(order), np.int64)
+        slots[np.concatenate([order[early], order[~early]])] = np.arange(len(order))
+        owner_of = np.repeat(np.arange(len(counts)), counts)
+        early_counts = np.bincount(owner_of[early], minlength=len(counts)).astype(np.int64)
+        return RankGroup(slots, order, counts, early_counts, owned)
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """Step `step` of run `run`, the same on all ranks, as rank `rank` sees it.
+
+    `rows` int64 [W] are those of each rank's batch, padding aside.
+    """
+
+    run: int
+    step: int
+    rank: int
+    rows: I64
+    groups: tuple[RankGroup, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.rows)
+
+    @property
+    def global_rows(self) -> int:
+        """Rows of the step over all ranks."""
+        return int(self.rows.sum())
+
+    @property
+    def share(self) -> float:
+        """This rank's share of them: its weight in a mean over the global batch."""
+        return int(self.rows[self.rank]) / self.global_rows if self.global_rows else 0.0
+
+    def row_bytes_sent(self, dims: tuple[int, ...]) -> int:
+        """Payload bytes of vectors that this rank sends to others, with float32 vectors of `dims`."""
+        here = self.rank
+        return sum(4 * d * int(g.owned.asked_counts.sum() - g.owned.asked_counts[here]) for d, g in self._pairs(dims))
+
+    def gradient_bytes_sent(self, dims: tuple[int, ...]) -> int:
+        """Payload bytes of gradients that this rank sends to others."""
+        return sum(4 * d * int(g.counts.sum() - g.counts[self.rank]) for d, g in self._pairs(dims))
+
+    def _pairs(self, dims: tuple[int, ...]) -> list[tuple[int, RankGroup]]:
+        return list(zip(dims, self.groups, strict=True))
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """A step, and the one behind it, whose early rows travel while the step runs; None where it is not known."""
+
+    now: RankStep
+    following: RankStep | None
