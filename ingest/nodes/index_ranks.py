@@ -90,7 +90,7 @@ class IndexRanks(Node[RankRows]):
 
     def _forget(self) -> None:
         self._step = 0
-        self._ended = False
+        self._source_ended = False
         self._before: list[U64] | None = None  # locations of the step before, sorted, of each layout
 
     def _reset(self, state: State | None) -> None:
@@ -171,12 +171,12 @@ class IndexRanks(Node[RankRows]):
 
     def _own_rows(self) -> tuple[IndexedRows, int, Exception | None]:
         """This rank's next batch, deduplicated, and what to say of it to the others."""
-        if self._ended:
+        if self._source_ended:
             return self._deduplicated(empty_block(self.schema)), ENDED, None
         try:
             return self._deduplicated(self._pull()), RUNNING, None
         except StopIteration:
-            self._ended = True
+            self._source_ended = True
             return self._deduplicated(empty_block(self.schema)), ENDED, None
         except NodeClosedError:
             raise
