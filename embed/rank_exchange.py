@@ -17,6 +17,8 @@ from headrace.embed import _pool
 from headrace.embed._rows import RowSource, SlotRows, SlotSource
 from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U32
+from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
@@ -27,7 +29,9 @@ from headrace.ingest.step_plan import StepPlan
 
 
 class RankExchange:
-    """The exchange of one stage; `dims` and `residency` are those of its row layouts. One caller at a time.
+    """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
+
+    With `check_every` the replicas of hot rows are compared across ranks after every so many steps.
 
     State: the step whose early rows are under way, which is the next one if its batch comes next; any other step gets
     all its rows late.
@@ -36,14 +40,17 @@ class RankExchange:
     def __init__(
         self,
         communicator: Communicator,
-        dims: Sequence[int],
+        stores: Sequence[ChunkStore],
         residency: Residency,
         *,
         frozen: U32,
         threads: Threads | None,
+        check_every: int = 0,
     ) -> None:
+        self._check_every = check_every
         self._communicator = communicator
-        self._dims = tuple(dims)
+        self._dims = tuple(store.dim for store in stores)
+        self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._residency = residency
         self._frozen = frozen
         self._threads = threads
@@ -64,12 +71,14 @@ class RankExchange:
         came_early = ahead is not None and ahead[0] is now
         if plan is not None:
             self._residency.enter(plan, [owned_keys(group.owned) for group in now.groups])
+            self.hot.enter(now)
         inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
         posted = self._send(now, inbox, plan, early=False)
         if not came_early:
             posted += self._send(now, inbox, plan, early=True)
         if came_early and ahead is not None:
             posted += ahead[1]
+        self.hot.gather(now, inbox)
         for one in posted:
             one.wait()
         if plan is not None and steps.following is not None:
@@ -78,10 +87,15 @@ class RankExchange:
             self._ahead = following, self._send(following, boxes, None, early=True)
         return [SlotSource(box, group.slots, box.shape[1]) for box, group in zip(inbox, now.groups, strict=True)]
 
+    def skip(self, steps: RankSteps) -> None:
+        """Pass a step by without training on it: rows that enter R with it still do."""
+        self._begin(steps.now.run)
+        self.hot.enter(steps.now)
+
     def _begin(self, run: int) -> None:
         """Leave the channels of the run before."""
         if run != self._run and self._run is not None:
-            self._communicator.close_run(self._run, ("rows", "gradients"))
+            self._communicator.close_run(self._run, ("rows", "gradients", "hot", "entering"))
             self._ahead = None
         self._run = run
 
@@ -127,9 +141,12 @@ class RankExchange:
             what = f"the gradients of step {step.step}"
             posted.append(channel.post(dict(enumerate(own)), dict(enumerate(parts)), what))
             received.append(into)
+        self.hot.apply(step, grads, rules)
         for g, (group, into, rule) in enumerate(zip(step.groups, received, rules, strict=True)):
             posted[g].wait()
             self._update(g, group.owned, into, rule, self._residency.slots(plan, g))
+        if self._check_every and (step.step + 1) % self._check_every == 0:
+            self.hot.check(step)
 
     def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, step: RankStep) -> F32:
         """Gradients owner after owner, weighted by this rank's share of the global batch."""

@@ -61,7 +61,8 @@ class EmbeddingStage(torch.nn.Module):
 
     With a `communicator` (the loader's) the rows live at their owners: forward gets them from there, and the step sends
     the gradients back. All ranks call both for every batch, also for one without rows. A rank's loss is the mean over
-    its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch.
+    its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch. With
+    `check_replicas_every` rows that all ranks hold are compared after every so many steps: RuntimeError if they differ.
 
     The stage has no torch parameters: its rows are in `stores`, one a group, and their optimizer is in the schema.
     ``mode="direct"`` works in the chunks; ``mode="arena"`` moves rows by the batches' plans, which must then come in
@@ -100,6 +101,7 @@ class EmbeddingStage(torch.nn.Module):
         num_threads: SupportsIndex | None = None,
         check_finite: bool = False,
         communicator: Communicator | None = None,
+        check_replicas_every: SupportsIndex = 0,
     ) -> None:
         super().__init__()
         if not isinstance(check_finite, bool):
@@ -131,9 +133,9 @@ class EmbeddingStage(torch.nn.Module):
         self._warns_of_rows = True
         self._exchange: RankExchange | None = None
         if communicator is not None:
-            self._exchange = self._make_exchange(communicator, mode, frozen_uids)
+            self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every)
 
-    def _make_exchange(self, communicator: Communicator, mode: Mode, frozen: U32) -> RankExchange:
+    def _make_exchange(self, communicator: Communicator, mode: Mode, frozen: U32, every: SupportsIndex) -> RankExchange:
         """Also makes sure that the stages of all ranks are alike, since each rank updates rows of all."""
         options = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
         facts = {"schema": self.schema.digest, "seed": self.seed, "mode": mode, "optimizer options": options}
@@ -142,8 +144,15 @@ class EmbeddingStage(torch.nn.Module):
             "frozen": sorted(self.frozen),
         }
         agree(communicator.channel("control"), facts)
-        dims = [group.dim for group in self.layout.groups]
-        return RankExchange(communicator, dims, self._residency, frozen=frozen, threads=self._work.threads)
+        check_every = check_integer("check_replicas_every", every, least=0)
+        return RankExchange(
+            communicator,
+            self.stores,
+            self._residency,
+            frozen=frozen,
+            threads=self._work.threads,
+            check_every=check_every,
+        )
 
     def _make_store(self, group: GroupLayout) -> ChunkStore:
         own = {table_uid(name): one for name, one in self.table_initializers.items() if name in group.tables}
@@ -261,6 +270,8 @@ class EmbeddingStage(torch.nn.Module):
         self._last = None
         self._pending.pass_by()
         self._residency.skip(batch.plan)
+        if self._exchange is not None and batch.ranks is not None:
+            self._exchange.skip(batch.ranks)
 
     def pending_leaves(self) -> list[Tensor]:
         """Tensors that wait for the step, at most one a row layout; ``.grad`` float32 [rows, dim] is the gradient of

@@ -83,6 +83,9 @@ class DataLoader:
         has rows of its own.
     uneven
         Over ranks, when the rows of one end before those of others; see :class:`IndexRanks`.
+    hot_every
+        Over ranks `hot_rows` ("auto": none) are the rows of each layout that all ranks hold, so that nothing of them
+        travels but gradients, all-reduced; they are chosen anew every so many steps.
     transform
         A function RowBlock -> RowBlock, applied before batching.
 
@@ -118,6 +121,7 @@ class DataLoader:
         communicator: Communicator | None = None,
         shard: bool = True,
         uneven: Uneven = "short",
+        hot_every: int = 100,
     ) -> None:
         _check_kinds(
             schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
@@ -150,7 +154,15 @@ class DataLoader:
             if communicator is not None:
                 facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
                 indexed = IndexRanks(
-                    batches, schema, self.index, communicator, uneven=uneven, look_ahead=window > 0, facts=facts
+                    batches,
+                    schema,
+                    self.index,
+                    communicator,
+                    uneven=uneven,
+                    look_ahead=window > 0,
+                    hot_rows=0 if hot_rows == "auto" else hot_rows,
+                    hot_every=hot_every,
+                    facts=facts,
                 )
                 hot_rows = 0
             self._plan = PlanWindow(

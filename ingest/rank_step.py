@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from headrace.ingest.step_plan import I64, U64, Bool, FetchKeys
+from headrace.ingest.step_plan import I64, U32, U64, Bool, FetchKeys
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,45 @@ class OwnedRows:
 
 
 @dataclass(frozen=True)
+class HotRows:
+    """The rows of R of one layout in a step; slots are places among the replicas, the same on all ranks.
+
+    =================== ============= =============================================================================
+    `num_slots`         int           replicas that there must be room for
+    `unique`, `slots`   int64 [H]     positions of the batch's hot rows in its unique rows, and their slots
+    `touched`           int64 [T]     slots that any rank's batch uses, ascending: what is all-reduced
+    `touched_tables`    uint32 [T]    uids of their tables
+    `own`               int64 [O]     positions in `touched` of the rows that this rank owns
+    `own_locations`     uint64 [O]    where they live here
+    `own_keys`          FetchKeys [O] what they are
+    `entering`          int64 [E]     slots that get another row before this step, owner after owner
+    `entering_counts`   int64 [W]     how many come from each owner
+    `entering_rows`     uint64 [n],   those that this rank owns: where they live, and what they are
+    `entering_keys`     FetchKeys [n]
+    =================== ============= =============================================================================
+    """
+
+    num_slots: int
+    unique: I64
+    slots: I64
+    touched: I64
+    touched_tables: U32
+    own: I64
+    own_locations: U64
+    own_keys: FetchKeys
+    entering: I64
+    entering_counts: I64
+    entering_rows: U64
+    entering_keys: FetchKeys
+
+
+@dataclass(frozen=True)
 class RankGroup:
-    """One row layout's share of a step.
+    """One row layout's share of a step; C of the U unique rows of the batch are cold (all of them without `hot`).
 
     ============== ========== ===============================================================================
-    `slots`        int64 [U]  place in the inbox of each unique row of the batch
-    `order`        int64 [U]  the unique rows, owner after owner
+    `slots`        int64 [U]  place in the inbox of each unique row of the batch; the hot ones are the last
+    `order`        int64 [C]  the cold unique rows, owner after owner
     `counts`       int64 [W]  how many each owner has
     `early_counts` int64 [W]  of them, those that come early
     ============== ========== ===============================================================================
@@ -65,19 +98,21 @@ class RankGroup:
     counts: I64
     early_counts: I64
     owned: OwnedRows
+    hot: HotRows | None = None
 
     @property
     def late_counts(self) -> I64:
         return self.counts - self.early_counts
 
     @staticmethod
-    def of(order: I64, counts: I64, early: Bool, owned: OwnedRows) -> RankGroup:
-        """`early` bool [U] in the order of `order`, as the owners said."""
-        slots = np.empty(len(order), np.int64)
-        slots[np.concatenate([order[early], order[~early]])] = np.arange(len(order))
+    def of(order: I64, counts: I64, early: Bool, owned: OwnedRows, hot: HotRows | None = None) -> RankGroup:
+        """`early` bool [C] in the order of `order`, as the owners said."""
+        places = [order[early], order[~early], *([] if hot is None else [hot.unique])]
+        slots = np.empty(sum(map(len, places)), np.int64)
+        slots[np.concatenate(places)] = np.arange(len(slots))
         owner_of = np.repeat(np.arange(len(counts)), counts)
         early_counts = np.bincount(owner_of[early], minlength=len(counts)).astype(np.int64)
-        return RankGroup(slots, order, counts, early_counts, owned)
+        return RankGroup(slots, order, counts, early_counts, owned, hot)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,17 @@ DEFAULT_CHUNK_BYTES = 1 << 20
 """Large messages travel in parts, so that both directions of a link are busy."""
 
 _PURPOSE_BITS = 10
-PURPOSES = {"control": 0, "requests": 1, "replies": 2, "rows": 3, "gradients": 4, "dense": 5, "hot": 6}
+PURPOSES = {
+    "control": 0,
+    "requests": 1,
+    "replies": 2,
+    "rows": 3,
+    "gradients": 4,
+    "dense": 5,
+    "hot": 6,
+    "hot requests": 7,
+    "entering": 8,
+}
 """Channels by name; those of `stream` follow."""
 
 _FIRST_STREAM = 64

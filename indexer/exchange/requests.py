@@ -26,14 +26,14 @@ RUNNING, ENDED, FAILED = 0, 1, 2
 """What a header says of its rank: it has a batch, its source is at the end, or it failed and says how."""
 
 _MAGIC = 0x68656164_72616365
-_HEAD = 6  # magic, step, rows, status, keys, checksum
+_HEAD = 7  # magic, step, rows, status, keys, checksum, epoch of R
 _TEXT_WORDS = 40
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A rank's unique rows of one layout by owner: int64 `order` [U] lists them owner after owner, in order; `counts`
-    int64 [W] of each owner."""
+    """What a rank wants of one layout: int64 `order` lists positions of its unique rows, owner after owner, each
+    owner's ascending; `counts` int64 [W] of each owner."""
 
     order: I64
     counts: I64
@@ -51,16 +51,22 @@ class Header:
     missing_at: I64
 
 
-def wanted_rows(group: IndexedGroup, tables: Sequence[IndexTable], size: int) -> Wanted:
-    """The unique rows of a deduplicated group by owner, among `size` ranks."""
+def key_hashes(group: IndexedGroup, tables: Sequence[IndexTable]) -> U64:
+    """The hash, uint64 [U], of each unique row of a group."""
     hashes = np.empty(group.num_unique, np.uint64)
     for j, table in enumerate(group.tables):
         start, end = int(group.table_offsets[j]), int(group.table_offsets[j + 1])
         hashes[start:end] = mix64(tables[table].uid, False, group.unique_ids[start:end])
         lost = start + np.flatnonzero(group.missing[start:end])  # one at most
         hashes[lost] = mix64(tables[table].uid, True, group.unique_ids[lost])
-    owners = owners_of(hashes, size).astype(np.uint16)
-    return Wanted(np.argsort(owners, kind="stable"), np.bincount(owners, minlength=size))
+    return hashes
+
+
+def wanted_rows(hashes: U64, size: int, cold: I64 | None = None) -> Wanted:
+    """The unique rows with these hashes by owner, among `size` ranks; those at the positions `cold` alone, if given."""
+    owners = owners_of(hashes if cold is None else hashes[cold], size).astype(np.uint16)
+    order = np.argsort(owners, kind="stable")
+    return Wanted(order if cold is None else cold[order], np.bincount(owners, minlength=size))
 
 
 class RequestRound:
@@ -74,7 +80,15 @@ class RequestRound:
         self.rank, self.size = requests.rank, requests.size
 
     def ask(
-        self, step: int, rows: int, groups: Sequence[IndexedGroup], wanted: Sequence[Wanted], *, status: int, text: str
+        self,
+        step: int,
+        rows: int,
+        groups: Sequence[IndexedGroup],
+        wanted: Sequence[Wanted],
+        *,
+        status: int,
+        text: str,
+        epoch: int = 0,
     ) -> list[tuple[Header, U64]]:
         """Send what this rank wants of step `step`, and give what each rank wants of this one: its header and ids.
 
@@ -82,10 +96,10 @@ class RequestRound:
         """
         counts, missing_at, ids = self._by_owner(groups, wanted)
         words = self._words()
-        sent = [_header(step, rows, status, counts[o], missing_at[o], text, words) for o in range(self.size)]
+        sent = [_header(step, rows, status, counts[o], missing_at[o], text, words, epoch) for o in range(self.size)]
         heads = [np.empty(words, np.int64) for _ in range(self.size)]
         self._requests.all_to_all(sent, heads, f"the request for step {step}")
-        headers = [self._checked(head, r, step) for r, head in enumerate(heads)]
+        headers = [self._checked(head, r, step, epoch) for r, head in enumerate(heads)]
         for header in headers:
             if header.status == FAILED:
                 raise RankFailedError(header.rank, header.text)
@@ -162,7 +176,7 @@ class RequestRound:
     def _words(self) -> int:
         return _HEAD + 2 * len(self._table_order) + _TEXT_WORDS
 
-    def _checked(self, head: I64, rank: int, step: int) -> Header:
+    def _checked(self, head: I64, rank: int, step: int, epoch: int) -> Header:
         """The header as data; ValueError before anything is allocated by it (P28)."""
         tables = len(self._table_order)
         counts, missing_at = head[_HEAD : _HEAD + tables], head[_HEAD + tables : _HEAD + 2 * tables]
@@ -170,6 +184,8 @@ class RequestRound:
             raise ValueError(f"rank {rank} sent a damaged request for step {step}")
         if head[1] != step:
             raise ValueError(f"rank {rank} is at step {int(head[1])}, this rank at step {step}")
+        if head[6] != epoch:
+            raise ValueError(f"rank {rank} classified step {step} by epoch {int(head[6])} of R, this rank by {epoch}")
         keys = int(head[4])
         fits = (counts >= 0).all() and (missing_at < np.maximum(counts, 1)).all() and keys == int(counts.sum())
         if not fits or not 0 <= keys <= KEYS_LIMIT or head[2] < 0 or head[3] not in (RUNNING, ENDED, FAILED):
@@ -178,9 +194,10 @@ class RequestRound:
         return Header(rank, int(head[2]), int(head[3]), text, counts.copy(), missing_at.copy())
 
 
-def _header(step: int, rows: int, status: int, counts: I64, missing_at: I64, text: str, words: int) -> I64:
+def _header(step: int, rows: int, status: int, counts: I64, missing_at: I64, text: str, words: int, epoch: int) -> I64:
     head = np.zeros(words, np.int64)
     head[:5] = _MAGIC, step, rows, status, counts.sum()
+    head[6] = epoch
     tables = len(counts)
     head[_HEAD : _HEAD + tables] = counts
     head[_HEAD + tables : _HEAD + 2 * tables] = missing_at
@@ -190,7 +207,7 @@ def _header(step: int, rows: int, status: int, counts: I64, missing_at: I64, tex
 
 
 def _checksum(head: I64) -> int:
-    return zlib.crc32(head[_HEAD:].tobytes(), zlib.crc32(head[:5].tobytes()))
+    return zlib.crc32(head[6:].tobytes(), zlib.crc32(head[:5].tobytes()))
 
 
 def _put_text(words: I64, text: str) -> None:

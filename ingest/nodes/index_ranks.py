@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,15 +16,27 @@ from headrace.indexer.dit import DIT
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankFailedError
-from headrace.indexer.exchange.requests import ENDED, FAILED, RUNNING, Header, RequestRound, Wanted, wanted_rows
+from headrace.indexer.exchange.requests import (
+    ENDED,
+    FAILED,
+    RUNNING,
+    Header,
+    RequestRound,
+    Wanted,
+    key_hashes,
+    wanted_rows,
+)
 from headrace.indexer.indexed import ABSENT, I64, U64, Bool, IndexedGroup
+from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
+from headrace.ingest.hot_rounds import HotRounds
+from headrace.ingest.hot_set import NO_SLOT
 from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.nodes.index import check_index_tables, index_tables, indexed_rows
 from headrace.ingest.rank_rows import RankRows, padded
-from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep
+from headrace.ingest.rank_step import HotRows, OwnedRows, RankGroup, RankStep
 from headrace.ingest.step_plan import FetchKeys
 from headrace.ingest.transpose import transpose_query_ids
 
@@ -56,6 +68,9 @@ class IndexRanks(Node[RankRows]):
     skipped; "raise": UnevenRanksError on all ranks. An error of a source, or of an owner, is raised on all ranks at
     that step.
 
+    `hot_rows` rows of each layout at most make up R, which all ranks hold; the owners choose them every `hot_every`
+    steps by how many batches of the ranks contain them, and nothing of them is asked for but one bit a row and step.
+
     `facts` are compared across ranks at each start: RankMismatchError names what differs on which rank. New rows are
     provisional until their step is delivered here, as in :class:`Index`.
     """
@@ -70,6 +85,8 @@ class IndexRanks(Node[RankRows]):
         insert: bool = True,
         uneven: Uneven = "short",
         look_ahead: bool = True,
+        hot_rows: int = 0,
+        hot_every: int = 100,
         facts: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(source)
@@ -81,7 +98,11 @@ class IndexRanks(Node[RankRows]):
         self.schema, self.index, self.communicator = schema, index, communicator
         self.insert, self.uneven = insert, uneven
         self._look_ahead = look_ahead and insert
+        self.hot_rows = check_int(self.name, "hot_rows", hot_rows, minimum=0)
+        self.hot_every = check_int(self.name, "hot_every", hot_every, minimum=1)
+        self._hot: HotRounds | None = None
         self._facts = {"schema": schema.digest, "uneven": uneven, "insert": insert, **(facts or {})}
+        self._facts |= {"hot_rows": (self.hot_rows, self.hot_every)}
         self._tables = index_tables(schema)
         self._dedup = Deduplicator(self._tables)
         self._run: int | None = None
@@ -109,6 +130,11 @@ class IndexRanks(Node[RankRows]):
             self._tables,
             np.array(table_order(self.schema), np.int64),
         )
+        self._hot = None
+        if self.hot_rows and self.insert:
+            channel = self.communicator.channel("hot requests", run)
+            groups = len(self.schema.groups)
+            self._hot = HotRounds(channel, groups, most=self.hot_rows, every=self.hot_every)
 
     def _interrupt(self) -> None:
         self._leave_run()
@@ -120,7 +146,7 @@ class IndexRanks(Node[RankRows]):
     def _leave_run(self) -> None:
         run = self._run
         if run is not None:
-            self.communicator.close_run(run, ("requests", "replies"))
+            self.communicator.close_run(run, ("requests", "replies", "hot requests"))
 
     def _undo(self) -> None:
         if self.insert and not self.index.closed and self.index.writer_is(self):
@@ -131,7 +157,7 @@ class IndexRanks(Node[RankRows]):
         """Make the new rows of a delivered step permanent, and count the rows owned here as used once more."""
         ranks, ticket = getattr(item, "ranks", None), getattr(item, "ticket", None)
         if self.insert and ticket is not None and ranks is not None:
-            self.index.commit_used(ticket, [group.owned.locations for group in ranks.now.groups])
+            self.index.commit_used(ticket, [_used_here(group) for group in ranks.now.groups])
         super().delivered(item)
 
     def _next(self) -> RankRows:
@@ -145,7 +171,9 @@ class IndexRanks(Node[RankRows]):
     def _next_step(self) -> RankRows:
         assert self._round is not None
         own, status, failure = self._own_rows()
-        wanted = [wanted_rows(g, self._tables, self.communicator.world_size) for g in own.groups]
+        if self._hot is not None:
+            self._hot.choose(self._step)
+        wanted, slots = self._wanted(own)
         try:
             asked = self._round.ask(
                 self._step,
@@ -154,13 +182,15 @@ class IndexRanks(Node[RankRows]):
                 wanted,
                 status=status,
                 text="" if failure is None else _line(failure),
+                epoch=0 if self._hot is None else self._hot.epoch,
             )
         except RankFailedError as error:
             if failure is not None and error.rank == self.communicator.rank:
                 raise failure from None
             raise
         self._check_end([header for header, _ in asked], own)
-        owned, ticket, groups = self._answer(asked, wanted)
+        hot = None if self._hot is None else self._hot.touch(slots, self._step)
+        owned, ticket, groups = self._answer(asked, wanted, hot)
         rows = np.array([header.rows for header, _ in asked], np.int64)
         step = RankStep(self._run or 0, self._step, self.communicator.rank, rows, groups)
         self._step += 1
@@ -168,6 +198,19 @@ class IndexRanks(Node[RankRows]):
         if self.uneven == "pad":
             own = padded(own, int(rows.max()))
         return RankRows(self._located(replace(own, ticket=ticket), step), owned, step, valid)
+
+    def _wanted(self, own: IndexedRows) -> tuple[list[Wanted], list[I64]]:
+        """What to ask for of each layout, and the slots in R of its unique rows."""
+        wanted, slots = [], []
+        for g, (group, keys) in enumerate(zip(own.groups, own.unique_keys(), strict=True)):
+            hashes = key_hashes(group, self._tables)
+            if self._hot is None:
+                wanted.append(wanted_rows(hashes, self.communicator.world_size))
+                continue
+            found = self._hot.find(g, keys, hashes)
+            slots.append(found)
+            wanted.append(wanted_rows(hashes, self.communicator.world_size, np.flatnonzero(found == NO_SLOT)))
+        return wanted, slots
 
     def _own_rows(self) -> tuple[IndexedRows, int, Exception | None]:
         """This rank's next batch, deduplicated, and what to say of it to the others."""
@@ -198,7 +241,7 @@ class IndexRanks(Node[RankRows]):
             raise StopIteration
 
     def _answer(
-        self, asked: list[tuple[Header, U64]], wanted: list[Wanted]
+        self, asked: list[tuple[Header, U64]], wanted: list[Wanted], hot: list[HotRows] | None
     ) -> tuple[tuple[IndexedGroup, ...], int | None, tuple[RankGroup, ...]]:
         """What this rank owns of the step, its ticket, and each layout's share; all ranks are answered, errors too."""
         assert self._round is not None
@@ -219,10 +262,21 @@ class IndexRanks(Node[RankRows]):
         got = self._round.answer(self._step, bits, sizes, error="" if failure is None else _line(failure))
         if failure is not None:
             raise failure
-        self._before = [np.sort(o.locations) for o in owned] if self._look_ahead else None
+        self._remember(found.groups, owned, hot)
         early = _by_group(got, wanted)
-        groups = tuple(RankGroup.of(w.order, w.counts, e, o) for w, e, o in zip(wanted, early, owned, strict=True))
+        shares: list[HotRows] | list[None] = [None] * len(owned) if hot is None else hot
+        rows = zip(wanted, early, owned, shares, strict=True)
+        groups = tuple(RankGroup.of(w.order, w.counts, e, o, h) for w, e, o, h in rows)
         return found.groups, found.ticket, groups
+
+    def _remember(self, found: Sequence[IndexedGroup], owned: list[OwnedRows], hot: list[HotRows] | None) -> None:
+        """What the next step must know of this one: the rows owned here that any rank uses, hot ones among them."""
+        used = [o.locations for o in owned]
+        if hot is not None and self._hot is not None:
+            used = [np.concatenate([u, h.own_locations]) for u, h in zip(used, hot, strict=True)]
+            for g, (group, own, share) in enumerate(zip(found, owned, hot, strict=True)):
+                self._hot.count(g, group, key_hashes(group, self._tables), own.keys, share)
+        self._before = [np.sort(u) for u in used] if self._look_ahead else None
 
     def _owned(self, group: int, found: IndexedGroup, counts: I64) -> OwnedRows:
         early = np.zeros(found.num_unique, np.bool_)
@@ -245,6 +299,12 @@ class IndexRanks(Node[RankRows]):
             locations[mine] = own.owned.locations[own.owned.asked_of_rank[step.rank]]
             groups.append(replace(group, locations=locations))
         return replace(rows, groups=tuple(groups))
+
+
+def _used_here(group: RankGroup) -> U64:
+    """Locations of the rows owned here that the step uses."""
+    locations = group.owned.locations
+    return locations if group.hot is None else np.concatenate([locations, group.hot.own_locations])
 
 
 def table_order(schema: Schema) -> list[int]:

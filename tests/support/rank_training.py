@@ -49,6 +49,7 @@ def train(
     options = {"window": 4, "timeout": 60, "capacity": 4000, **options}
     rows_seen: list[int] = []
     planned = {"rows": 0, "gradients": 0}
+    hot_steps: list[tuple[int, int]] = []  # (rows entering R, rows of R touched by any rank) of each step
     dims = tuple(group.dim for group in schema.groups)
     with headrace.DataLoader(data, batch_size, schema=schema, communicator=communicator, **options) as loader:
         for _ in range(epochs):
@@ -62,6 +63,8 @@ def train(
                 torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
                 if communicator is not None:
                     headrace.average_gradients(communicator, head.parameters(), batch)
+                    hot = [group.hot for group in batch.ranks.now.groups if group.hot is not None]
+                    hot_steps.append((sum(len(h.entering) for h in hot), sum(len(h.touched) for h in hot)))
                     planned["rows"] += batch.ranks.now.row_bytes_sent(dims)
                     planned["gradients"] += batch.ranks.now.gradient_bytes_sent(dims)
                 sgd.step()
@@ -69,9 +72,18 @@ def train(
                 if step + 1 == steps:
                     break
         rows = rows_by_key(schema, loader.index, stage)
+        replicas = [] if communicator is None else [part.copy() for part in stage._exchange.hot.rows]
         skipped = sum(node.skipped for node in loader.node_stats())
     dense = [p.detach().numpy().copy() for p in head.parameters()]
-    return {"rows": rows, "dense": dense, "seen": rows_seen, "planned": planned, "skipped": skipped}
+    return {
+        "rows": rows,
+        "dense": dense,
+        "seen": rows_seen,
+        "planned": planned,
+        "skipped": skipped,
+        "replicas": replicas,
+        "hot": hot_steps,
+    }
 
 
 def rows_by_key(schema, index, stage) -> dict[tuple[int, bool, int], Any]:

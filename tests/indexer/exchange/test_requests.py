@@ -8,7 +8,7 @@ import pytest
 from headrace.indexer.dedup import deduplicate
 from headrace.indexer.exchange import requests
 from headrace.indexer.exchange.errors import RankFailedError
-from headrace.indexer.exchange.requests import FAILED, RUNNING, RequestRound, wanted_rows
+from headrace.indexer.exchange.requests import FAILED, RUNNING, RequestRound, key_hashes, wanted_rows
 from headrace.indexer.exchange.routing import owners_of
 from headrace.indexer.exchange.simulated import run_ranks
 from headrace.indexer.hashing import mix64
@@ -33,7 +33,7 @@ def a_round(communicator, number: int = 0):
 def test_each_owner_is_asked_for_the_keys_it_owns(size):  # P2, P44, P46
     def work(communicator):
         found = deduplicate(batch_of(communicator.rank, 0 if communicator.rank == 1 else 50), TABLES)
-        wanted = [wanted_rows(group, TABLES, size) for group in found.groups]
+        wanted = [wanted_rows(key_hashes(group, TABLES), size) for group in found.groups]
         one = a_round(communicator)
         asked = one.ask(0, 50, found.groups, wanted, status=RUNNING, text="")
         return [
@@ -75,7 +75,7 @@ def test_a_failure_is_told_to_all():
     def work(communicator):
         one = a_round(communicator)
         found = deduplicate(batch_of(0), TABLES)
-        wanted = [wanted_rows(group, TABLES, 2) for group in found.groups]
+        wanted = [wanted_rows(key_hashes(group, TABLES), 2) for group in found.groups]
         failed = communicator.rank == 1
         with pytest.raises(RankFailedError, match="rank 1 failed: Kaputt"):
             one.ask(0, 5, found.groups, wanted, status=FAILED if failed else RUNNING, text="Kaputt" if failed else "")
@@ -97,9 +97,10 @@ def test_a_failure_is_told_to_all():
         (2, -5, "rank 1 asks for"),
         (3, 17, "rank 1 asks for"),
         (4, 1 << 60, "rank 1 asks for"),
-        (6, -1, "rank 1 asks for"),
-        (6, 1 << 40, "rank 1 asks for"),
-        (9, 1 << 40, "rank 1 asks for"),
+        (6, 3, "rank 1 classified step 0 by epoch 3 of R, this rank by 0"),
+        (7, -1, "rank 1 asks for"),
+        (7, 1 << 40, "rank 1 asks for"),
+        (10, 1 << 40, "rank 1 asks for"),
     ],
 )
 @pytest.mark.parametrize("checksum", [True, False])
@@ -119,7 +120,7 @@ def test_a_damaged_header_is_refused_before_memory_is_taken(monkeypatch, word, v
     def work(communicator):
         one = a_round(communicator)
         found = deduplicate(batch_of(0), TABLES)
-        wanted = [wanted_rows(group, TABLES, 2) for group in found.groups]
+        wanted = [wanted_rows(key_hashes(group, TABLES), 2) for group in found.groups]
         with pytest.raises(ValueError, match=message if checksum else "rank 1 sent a damaged request for step 0"):
             one.ask(0, communicator.rank, found.groups, wanted, status=RUNNING, text="")
 
