@@ -23,7 +23,7 @@ def check_batch(batch: Batch, schema: Schema) -> None:
         raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(schema.groups)}")
     for number, group in enumerate(batch.groups):
         if batch.plan is not None:
-            rows = group.num_unique if batch.ranks is None else len(batch.ranks.now.groups[number].owned.locations)
+            rows = group.num_unique if batch.ranks is None else len(batch.ranks.now.owning[number].owned.locations)
             _check_plan(batch.plan.groups[number], rows, number)
             if batch.ranks is None:  # else rows of other ranks have no location here
                 _check_indexed(group, schema)

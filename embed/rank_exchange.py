@@ -5,6 +5,9 @@ last updates, and then the rows that no rank uses at step t but some at t + 1 go
 Received rows lie in one of two inboxes, by the parity of the step. Step t: gradients go to the owners, are added in the
 order of the ranks, and each row is updated once, by its owner. Sizes are known from the plan: nothing travels but
 vectors.
+
+With two levels this goes on between the nodes, for all that the ranks of a node use: one rank of the node collects a
+row and hands it on to those that use it, and adds their gradients before they leave the node.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
-from headrace.indexer.exchange.channel import Array, Posted
+from headrace.indexer.exchange.channel import Array, Channel, Posted
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps
 from headrace.ingest.step_plan import StepPlan
+
+_PURPOSES = ("rows", "gradients", "hot", "entering", "node_rows", "node_gradients")
 
 
 class RankExchange:
@@ -47,13 +52,13 @@ class RankExchange:
         threads: Threads | None,
         check_every: int = 0,
     ) -> None:
-        self._check_every = check_every
         self._communicator = communicator
         self._dims = tuple(store.dim for store in stores)
-        self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._residency = residency
         self._frozen = frozen
         self._threads = threads
+        self._check_every = check_every
+        self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
         self._ahead: tuple[RankStep, list[Posted]] | None = None
@@ -63,28 +68,28 @@ class RankExchange:
 
         With a plan (training) the early rows of the following step are sent on their way. All ranks enter alike.
         """
-        now = steps.now
-        ahead = None
+        now, ahead = steps.now, None
         if plan is not None:
             self._begin(now.run)
             ahead, self._ahead = self._ahead, None
-        came_early = ahead is not None and ahead[0] is now
-        if plan is not None:
-            self._residency.enter(plan, [owned_keys(group.owned) for group in now.groups])
+            self._residency.enter(plan, [owned_keys(group.owned) for group in now.owning])
             self.hot.enter(now)
+        came_early = ahead is not None and ahead[0] is now
         inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
-        posted = self._send(now, inbox, plan, early=False)
-        if not came_early:
-            posted += self._send(now, inbox, plan, early=True)
+        posted = self._send_owned(now, inbox, plan, early=False)
         if came_early and ahead is not None:
             posted += ahead[1]
-        self.hot.gather(now, inbox)
+        else:
+            posted += self._send_owned(now, inbox, plan, early=True)
         for one in posted:
             one.wait()
+        if now.inner is not None:
+            inbox = self._hand_on(now, now.inner, inbox)
+        self.hot.gather(now, inbox)
         if plan is not None and steps.following is not None:
             following = steps.following
             boxes = self._inbox(following, parity=following.step % 2)
-            self._ahead = following, self._send(following, boxes, None, early=True)
+            self._ahead = following, self._send_owned(following, boxes, None, early=True)
         return [SlotSource(box, group.slots, box.shape[1]) for box, group in zip(inbox, now.groups, strict=True)]
 
     def skip(self, steps: RankSteps) -> None:
@@ -95,13 +100,21 @@ class RankExchange:
     def _begin(self, run: int) -> None:
         """Leave the channels of the run before."""
         if run != self._run and self._run is not None:
-            self._communicator.close_run(self._run, ("rows", "gradients", "hot", "entering"))
+            self._communicator.close_run(self._run, _PURPOSES)
             self._ahead = None
         self._run = run
 
+    def _channel(self, purpose: str, step: RankStep) -> Channel:
+        """Between owners and those that ask them: all ranks, or one of each node."""
+        members = None if step.inner is None else self._communicator.cross_members(step.node_size)
+        return self._communicator.channel(purpose, step.run, members)
+
+    def _node_channel(self, purpose: str, step: RankStep) -> Channel:
+        return self._communicator.channel(purpose, step.run, self._communicator.node_members(step.node_size))
+
     def _inbox(self, step: RankStep, *, parity: int | None) -> list[F32]:
         """An array [U, dim] a layout to receive a step's rows in; evaluation (None) has its own."""
-        sizes = [len(group.slots) for group in step.groups]
+        sizes = [len(group.slots) for group in step.owning]
         if parity is None:
             return [np.empty((size, dim), np.float32) for size, dim in zip(sizes, self._dims, strict=True)]
         boxes = self._inboxes[parity]
@@ -110,59 +123,90 @@ class RankExchange:
                 boxes[g] = np.empty((size + size // 8, dim), np.float32)
         return [box[:size] for box, size in zip(boxes, sizes, strict=True)]
 
-    def _send(self, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool) -> list[Posted]:
+    def _send_owned(self, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool) -> list[Posted]:
         """Post the early or the late rows of a step; those that this rank owns itself are copied."""
-        channel = self._communicator.channel("rows", step.run)
+        channel = self._channel("rows", step)
         posted = []
-        for g, (group, box) in enumerate(zip(step.groups, inbox, strict=True)):
-            receives = dict(enumerate(_split(box, group, early=early)))
+        for g, (group, box) in enumerate(zip(step.owning, inbox, strict=True)):
             slots = self._residency.slots(plan, g) if plan is not None else None
+            keys = owned_keys(group.owned)
+            receives = dict(enumerate(_split(box, group, early=early)))
             sends: dict[int, Array] = {}
             for rank, wanted in enumerate(group.owned.to_send(early=early)):
-                out = receives[rank] if rank == step.rank else np.empty((len(wanted), self._dims[g]), np.float32)
-                keys = owned_keys(group.owned).take(wanted)
-                source = self._residency.source(g, keys, None if slots is None else slots[wanted])
+                out = receives[rank] if rank == channel.rank else np.empty((len(wanted), self._dims[g]), np.float32)
+                source = self._residency.source(g, keys.take(wanted), None if slots is None else slots[wanted])
                 source.read(out, self._threads)
                 sends[rank] = out
             posted.append(channel.post(sends, receives, f"the rows of step {step.step}"))
         return posted
 
+    def _hand_on(self, step: RankStep, inner: Sequence[RankGroup], collected: Sequence[F32]) -> list[F32]:
+        """Rows [U, dim] of this rank's batch from what the ranks of its node have collected."""
+        channel = self._node_channel("node_rows", step)
+        inbox, posted = [], []
+        for group, own, box, dim in zip(step.groups, inner, collected, self._dims, strict=True):
+            mine = np.empty((len(group.slots), dim), np.float32)
+            receives = dict(enumerate(_split(mine, group, early=False)))
+            sends: dict[int, Array] = {}
+            for place, wanted in enumerate(group.owned.asked_of_rank):
+                sends[place] = receives[place] if place == channel.rank else np.empty((len(wanted), dim), np.float32)
+                SlotRows.gather(box, own.slots[wanted], sends[place], self._threads)
+            posted.append(channel.post(sends, receives, f"the rows of step {step.step} in this node"))
+            inbox.append(mine)
+        for one in posted:
+            one.wait()
+        return inbox
+
     def apply(self, step: RankStep, grads: Sequence[F32 | None], rules: Sequence[UpdateRule], plan: StepPlan) -> None:
         """Send gradients float32 [U, dim] of the batch's unique rows (None: zeros) to the owners, and update what this
         rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks."""
-        channel = self._communicator.channel("gradients", step.run)
-        received, posted = [], []
-        for group, grad, dim in zip(step.groups, grads, self._dims, strict=True):
-            ordered = self._ordered(group, grad, dim, step)
-            into = np.empty((len(group.owned.asked), dim), np.float32)
-            parts = np.split(into, np.cumsum(group.owned.asked_counts)[:-1])
-            own = np.split(ordered, np.cumsum(group.counts)[:-1])
-            parts[step.rank][...] = own[step.rank]
-            what = f"the gradients of step {step.step}"
-            posted.append(channel.post(dict(enumerate(own)), dict(enumerate(parts)), what))
-            received.append(into)
+        pairs = zip(step.groups, grads, self._dims, strict=True)
+        ordered = [self._ordered(group, grad, dim, np.float32(step.share)) for group, grad, dim in pairs]
+        what = f"the gradients of step {step.step}"
+        if step.inner is not None:
+            sums = self._summed(self._node_channel("node_gradients", step), step.groups, ordered, what)
+            triples = zip(step.inner, sums, self._dims, strict=True)
+            ordered = [self._ordered(group, total, dim, np.float32(1.0)) for group, total, dim in triples]
+        totals = self._summed(self._channel("gradients", step), step.owning, ordered, what)
         self.hot.apply(step, grads, rules)
-        for g, (group, into, rule) in enumerate(zip(step.groups, received, rules, strict=True)):
-            posted[g].wait()
-            self._update(g, group.owned, into, rule, self._residency.slots(plan, g))
+        for g, (group, total, rule) in enumerate(zip(step.owning, totals, rules, strict=True)):
+            self._update(g, group.owned, total, rule, self._residency.slots(plan, g))
         if self._check_every and (step.step + 1) % self._check_every == 0:
             self.hot.check(step)
 
-    def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, step: RankStep) -> F32:
-        """Gradients owner after owner, weighted by this rank's share of the global batch."""
+    def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, share: np.float32) -> F32:
+        """Gradients owner after owner, times this rank's share of the global batch."""
         out = np.zeros((len(group.order), dim), np.float32)
         if grad is not None:
             SlotRows.gather(grad, group.order, out, self._threads)
-            if step.share != 1.0:
-                out *= np.float32(step.share)
+            if share != 1.0:
+                out *= share
         return out
 
-    def _update(self, group: int, owned: OwnedRows, received: F32, rule: UpdateRule, slots: I64 | None) -> None:
-        total = np.empty((len(owned.locations), self._dims[group]), np.float32)
-        starts = np.arange(len(received)) * self._dims[group]
-        _pool.segment_sum(
-            received.reshape(-1), starts, None, False, owned.positions, owned.position_offsets, total, self._threads
-        )
+    def _summed(self, channel: Channel, groups: Sequence[RankGroup], ordered: Sequence[F32], what: str) -> list[F32]:
+        """Send gradients to where their rows were asked for; of what comes here the sum for each row, [D, dim]."""
+        received, posted = [], []
+        for group, mine, dim in zip(groups, ordered, self._dims, strict=True):
+            into = np.empty((len(group.owned.asked), dim), np.float32)
+            parts = np.split(into, np.cumsum(group.owned.asked_counts)[:-1])
+            sends = np.split(mine, np.cumsum(group.counts)[:-1])
+            parts[channel.rank][...] = sends[channel.rank]
+            posted.append(channel.post(dict(enumerate(sends)), dict(enumerate(parts)), what))
+            received.append(into)
+        for one in posted:
+            one.wait()
+        return [self._sum(group.owned, into) for group, into in zip(groups, received, strict=True)]
+
+    def _sum(self, owned: OwnedRows, received: F32) -> F32:
+        """float32 [D, dim]: the sum of what came for each row, in the order of the ranks."""
+        dim = received.shape[1]
+        total = np.empty((len(owned.locations), dim), np.float32)
+        starts = np.arange(len(received)) * dim
+        flat = received.reshape(-1)
+        _pool.segment_sum(flat, starts, None, False, owned.positions, owned.position_offsets, total, self._threads)
+        return total
+
+    def _update(self, group: int, owned: OwnedRows, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
         keys = owned_keys(owned)
         if len(self._frozen):
             trained = ~np.isin(keys.tables, self._frozen)

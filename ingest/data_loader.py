@@ -86,6 +86,9 @@ class DataLoader:
     hot_every
         Over ranks `hot_rows` ("auto": none) are the rows of each layout that all ranks hold, so that nothing of them
         travels but gradients, all-reduced; they are chosen anew every so many steps.
+    node_size
+        Over ranks: how many share a node, one after the other. More than 1: they deduplicate together, so that a row
+        crosses to another node once.
     transform
         A function RowBlock -> RowBlock, applied before batching.
 
@@ -122,6 +125,7 @@ class DataLoader:
         shard: bool = True,
         uneven: Uneven = "short",
         hot_every: int = 100,
+        node_size: int = 1,
     ) -> None:
         _check_kinds(
             schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
@@ -162,6 +166,7 @@ class DataLoader:
                     look_ahead=window > 0,
                     hot_rows=0 if hot_rows == "auto" else hot_rows,
                     hot_every=hot_every,
+                    node_size=node_size,
                     facts=facts,
                 )
                 hot_rows = 0
@@ -180,7 +185,14 @@ class DataLoader:
             looked_up: Index | IndexRanks = Index(ahead, schema, self.index, insert=False)
             if communicator is not None:
                 looked_up = IndexRanks(
-                    ahead, schema, self.index, communicator, insert=False, uneven=uneven, facts=self._facts(shard=shard)
+                    ahead,
+                    schema,
+                    self.index,
+                    communicator,
+                    insert=False,
+                    uneven=uneven,
+                    node_size=node_size,
+                    facts=self._facts(shard=shard),
                 )
             self._root = ToBatch(looked_up)
         self._lock = threading.Lock()  # of what follows

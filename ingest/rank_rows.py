@@ -44,10 +44,10 @@ class RankRows:
 
     def unique_keys(self) -> list[FetchKeys]:
         """For each group the keys of the rows owned here."""
-        return [group.owned.keys for group in self.step.groups]
+        return [group.owned.keys for group in self.step.owning]
 
     def keys_of(self, group: int, unique: I64) -> FetchKeys:
-        keys = self.step.groups[group].owned.keys
+        keys = self.step.owning[group].owned.keys
         return FetchKeys(ids=keys.ids[unique], tables=keys.tables[unique], missing=keys.missing[unique])
 
     def to_batch(self, plan: StepPlan | None, following: object = None) -> Batch:

@@ -119,7 +119,10 @@ class RankGroup:
 class RankStep:
     """Step `step` of run `run`, the same on all ranks, as rank `rank` sees it.
 
-    `rows` int64 [W] are those of each rank's batch, padding aside.
+    `rows` int64 [W] are those of each rank's batch, padding aside. With two levels, `groups` is between the ranks of
+    this node, of `node_size` ranks: each collects what the node wants of the owners that have its place in their nodes.
+    `inner` is between these, one rank of each node; its "batch" are the rows that this rank collects. Counts and lists
+    by rank go by places in the node, and by nodes.
     """
 
     run: int
@@ -127,6 +130,13 @@ class RankStep:
     rank: int
     rows: I64
     groups: tuple[RankGroup, ...]
+    inner: tuple[RankGroup, ...] | None = None
+    node_size: int = 1
+
+    @property
+    def owning(self) -> tuple[RankGroup, ...]:
+        """The level whose `owned` are the rows that this rank owns."""
+        return self.groups if self.inner is None else self.inner
 
     @property
     def world_size(self) -> int:
@@ -143,16 +153,24 @@ class RankStep:
         return int(self.rows[self.rank]) / self.global_rows if self.global_rows else 0.0
 
     def row_bytes_sent(self, dims: tuple[int, ...]) -> int:
-        """Payload bytes of vectors that this rank sends to others, with float32 vectors of `dims`."""
-        here = self.rank
-        return sum(4 * d * int(g.owned.asked_counts.sum() - g.owned.asked_counts[here]) for d, g in self._pairs(dims))
+        """Payload bytes of vectors that this rank sends to others (of two levels: to other nodes), with float32 vectors
+        of `dims`."""
+        return sum(4 * d * _of_others(g.owned.asked_counts, self._place) for d, g in self._pairs(dims))
 
     def gradient_bytes_sent(self, dims: tuple[int, ...]) -> int:
-        """Payload bytes of gradients that this rank sends to others."""
-        return sum(4 * d * int(g.counts.sum() - g.counts[self.rank]) for d, g in self._pairs(dims))
+        """Payload bytes of gradients that this rank sends to others (of two levels: to other nodes)."""
+        return sum(4 * d * _of_others(g.counts, self._place) for d, g in self._pairs(dims))
+
+    @property
+    def _place(self) -> int:
+        return self.rank if self.inner is None else self.rank // self.node_size
 
     def _pairs(self, dims: tuple[int, ...]) -> list[tuple[int, RankGroup]]:
-        return list(zip(dims, self.groups, strict=True))
+        return list(zip(dims, self.owning, strict=True))
+
+
+def _of_others(counts: I64, here: int) -> int:
+    return int(counts.sum() - counts[here])
 
 
 @dataclass(frozen=True)

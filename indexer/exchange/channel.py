@@ -50,14 +50,23 @@ class Posted:
 class Channel:
     """Messages of one purpose and run between all ranks; both sides know sizes before anything is sent.
 
-    Nothing is sent for an empty array. All ranks use a channel in the same order. `post` and `wait` by one thread, or
-    under the caller's own lock; `close` by any.
+    The ranks are those of `members`, which may be some of all; `rank` and peers are positions among them. Traffic and
+    errors name them by their numbers among all. Nothing is sent for an empty array. All ranks use a channel in the same
+    order. `post` and `wait` by one thread, or under the caller's own lock; `close` by any.
     """
 
     def __init__(
-        self, lane: Lane, rank: int, size: int, *, timeout_s: float, traffic: Traffic, chunk_bytes: int | None
+        self,
+        lane: Lane,
+        members: Sequence[int],
+        rank: int,
+        *,
+        timeout_s: float,
+        traffic: Traffic,
+        chunk_bytes: int | None,
     ) -> None:
-        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
+        self._members = tuple(members)
         self.traffic = traffic
         self._lane = lane
         self._chunk_bytes = chunk_bytes
@@ -76,14 +85,14 @@ class Channel:
         order = turns(self.rank, self.size, ring=ring)
         for _, sender in order:
             if sender in receives:
-                data = _bytes_of(receives[sender])
-                self.traffic.received[sender] += len(data)
-                waiting += [(sender, self._lane.receive(part, sender)) for part in self._chunks(data)]
+                data, peer = _bytes_of(receives[sender]), self._members[sender]
+                self.traffic.received[peer] += len(data)
+                waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
         for to, _ in order:
             if to in sends:
-                data = _bytes_of(sends[to])
-                self.traffic.sent[to] += len(data)
-                waiting += [(to, self._lane.send(part, to)) for part in self._chunks(data)]
+                data, peer = _bytes_of(sends[to]), self._members[to]
+                self.traffic.sent[peer] += len(data)
+                waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
         return Posted(self, waiting, what)
 
     def swap(self, sent: Array, to: int, received: Array, sender: int, what: str = "a message") -> None:
@@ -146,9 +155,9 @@ class Channel:
         try:
             late = self._lane.wait(waiting, self.timeout_s)
         except RankLostError as error:
-            raise RankLostError(self.rank, error.ranks, what, str(error).rpartition(": ")[2]) from None
+            raise RankLostError(self._members[self.rank], error.ranks, what, str(error).rpartition(": ")[2]) from None
         if late:
-            raise RankTimeoutError(self.rank, late, self.timeout_s, what)
+            raise RankTimeoutError(self._members[self.rank], late, self.timeout_s, what)
 
 
 def check_size(size: int, limit: int, sender: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -25,15 +25,13 @@ DEFAULT_CHUNK_BYTES = 1 << 20
 
 _PURPOSE_BITS = 10
 PURPOSES = {
-    "control": 0,
-    "requests": 1,
-    "replies": 2,
-    "rows": 3,
-    "gradients": 4,
-    "dense": 5,
-    "hot": 6,
-    "hot requests": 7,
-    "entering": 8,
+    name: number
+    for number, name in enumerate(
+        (
+            *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
+            *("steps", "node_requests", "node_replies", "node_rows", "node_gradients"),
+        )
+    )
 }
 """Channels by name; those of `stream` follow."""
 
@@ -80,8 +78,8 @@ class Communicator:
             self._runs += 1
             return self._runs
 
-    def channel(self, purpose: str, run: int = 0) -> Channel:
-        """The stream of one of `PURPOSES` in a run, or "stream k"; the same one each time."""
+    def channel(self, purpose: str, run: int = 0, members: Sequence[int] | None = None) -> Channel:
+        """The stream of one of `PURPOSES`, or "stream k", in a run, between `members` or all; the same each time."""
         with self._lock:
             if (purpose, run) not in self._channels:
                 number = PURPOSES[purpose] if purpose in PURPOSES else _FIRST_STREAM + int(purpose.split()[1])
@@ -89,8 +87,8 @@ class Communicator:
                 lane = self._transport.lane((run % runs) << _PURPOSE_BITS | number)
                 self._channels[purpose, run] = Channel(
                     lane,
+                    range(self.world_size) if members is None else members,
                     self.rank,
-                    self.world_size,
                     timeout_s=self.timeout_s,
                     traffic=self._traffic.setdefault(purpose, Traffic(self.world_size)),
                     chunk_bytes=self.chunk_bytes,
@@ -109,6 +107,15 @@ class Communicator:
         """Payload bytes sent to each rank, by purpose; what a rank keeps is 0."""
         with self._lock:
             return {purpose: traffic.sent.tolist() for purpose, traffic in self._traffic.items()}
+
+    def node_members(self, node_size: int) -> list[int]:
+        """The ranks of this rank's node, where each has `node_size` ranks, one after the other."""
+        first = self.rank // node_size * node_size
+        return list(range(first, first + node_size))
+
+    def cross_members(self, node_size: int) -> list[int]:
+        """The ranks that have this rank's place in their nodes, one of each node."""
+        return list(range(self.rank % node_size, self.world_size, node_size))
 
     def barrier(self) -> None:
         """Wait until all ranks have come."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.errors import RankFailedError
 from headrace.indexer.exchange.routing import owners_of
 from headrace.indexer.indexed import I64, U64, Bool, IdColumn, IndexedGroup, IndexTable
+
+Level = Literal["all", "node", "cross"]
 
 KEYS_LIMIT = 1 << 28
 """Most keys of one request."""
@@ -62,11 +65,33 @@ def key_hashes(group: IndexedGroup, tables: Sequence[IndexTable]) -> U64:
     return hashes
 
 
-def wanted_rows(hashes: U64, size: int, cold: I64 | None = None) -> Wanted:
-    """The unique rows with these hashes by owner, among `size` ranks; those at the positions `cold` alone, if given."""
-    owners = owners_of(hashes if cold is None else hashes[cold], size).astype(np.uint16)
-    order = np.argsort(owners, kind="stable")
+def wanted_rows(hashes: U64, size: int, cold: I64 | None = None, *, node_size: int = 1, level: Level = "all") -> Wanted:
+    """The unique rows with these hashes by owner, among `size` ranks; those at the positions `cold` alone, if given.
+
+    Of two levels, "node": by the owner's place in its node of `node_size` ranks; "cross": by the owner's node.
+    """
+    owners = owners_of(hashes if cold is None else hashes[cold], size)
+    if level != "all":
+        owners = owners % node_size if level == "node" else owners // node_size
+        size = node_size if level == "node" else size // node_size
+    order = np.argsort(owners.astype(np.uint16), kind="stable")
     return Wanted(order if cold is None else cold[order], np.bincount(owners, minlength=size))
+
+
+def tell_status(channel: Channel, step: int, rows: int, status: int, text: str) -> list[Header]:
+    """What each rank says of `step`, without keys. RankFailedError for one that failed, ValueError for another step."""
+    words = np.zeros(3 + _TEXT_WORDS, np.int64)
+    words[:3] = step, rows, status
+    _put_text(words[3:], text)
+    none = np.empty(0, np.int64)
+    told = channel.all_gather(words, f"its status at step {step}")
+    headers = [Header(rank, int(w[1]), int(w[2]), _text(w[3:]), none, none) for rank, w in enumerate(told)]
+    for header in headers:
+        if int(told[header.rank, 0]) != step:
+            raise ValueError(f"rank {header.rank} is at step {int(told[header.rank, 0])}, this rank at step {step}")
+        if header.status == FAILED:
+            raise RankFailedError(header.rank, header.text)
+    return headers
 
 
 class RequestRound:
@@ -110,7 +135,7 @@ class RequestRound:
     def columns(self, asked: Sequence[tuple[Header, U64]]) -> list[IdColumn]:
         """The keys that the ranks asked for as columns for the index: rank after rank, table after table."""
         columns = []
-        for header, ids in asked:
+        for position, (header, ids) in enumerate(asked):
             ends = np.cumsum(header.counts)
             for table, count, end, lost in zip(
                 self._table_order.tolist(),
@@ -119,7 +144,7 @@ class RequestRound:
                 header.missing_at.tolist(),
                 strict=True,
             ):
-                if count:
+                if count or not position:  # every table once, so that they come in their order
                     missing = None
                     if lost >= 0:
                         missing = np.zeros(count, np.bool_)

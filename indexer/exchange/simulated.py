@@ -72,10 +72,9 @@ class SimulatedWorld:
         self._wanted: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self._gone: set[int] = set()
         self._rng = None if seed is None else np.random.default_rng(seed)
-        self._running: int | None = None  # with a seed: whose turn it is
+        self._turns = [threading.Semaphore(0) for _ in range(size)]  # with a seed: one is free, or none
         self._ready: dict[int, Callable[[], bool]] = {}  # with a seed: who waits, and until when
         self._begun = 0
-        self._deadlocked = False
 
     def transport(self, rank: int) -> SimulatedTransport:
         return SimulatedTransport(self, rank)
@@ -89,7 +88,7 @@ class SimulatedWorld:
             self._ready[rank] = lambda: True
             if self._begun == self.size:
                 self._pass_on()
-            self._changed.wait_for(lambda: self._running == rank)
+        self._turns[rank].acquire()
 
     def leave(self, rank: int) -> None:
         with self._changed:
@@ -102,11 +101,11 @@ class SimulatedWorld:
     def _pass_on(self) -> None:
         assert self._rng is not None
         able = sorted(rank for rank, ready in self._ready.items() if ready())
-        self._deadlocked = not able and bool(self._ready)
-        if self._deadlocked:
-            able = sorted(self._ready)
-        self._running = able[int(self._rng.integers(len(able)))] if able else None
-        self._changed.notify_all()
+        able = able or sorted(self._ready)  # a deadlock: one of them finds out
+        if able:
+            rank = able[int(self._rng.integers(len(able)))]
+            del self._ready[rank]
+            self._turns[rank].release()
 
     def send(self, data: U8, path: tuple[int, int, int]) -> _Request:
         request = _Request(None)
@@ -117,7 +116,8 @@ class SimulatedWorld:
             else:
                 self._sent[path].append(data.copy())
             request.done = True
-            self._changed.notify_all()
+            if self._rng is None:
+                self._changed.notify_all()
         return request
 
     def receive(self, buffer: U8, path: tuple[int, int, int]) -> _Request:
@@ -148,14 +148,14 @@ class SimulatedWorld:
         def over() -> bool:
             return not late() or bool(lost()) or lane.closed
 
+        if self._rng is not None:
+            with self._changed:
+                self._ready[rank] = over
+                self._pass_on()
+            self._turns[rank].acquire()
         with self._changed:
             if self._rng is None:
                 self._changed.wait_for(over, timeout_s)
-            else:
-                self._ready[rank] = over
-                self._pass_on()
-                self._changed.wait_for(lambda: self._running == rank)
-                del self._ready[rank]
             if late() and lane.closed:
                 raise ExchangeClosedError("this rank closes")
             if lost():

@@ -21,9 +21,11 @@ from headrace.indexer.exchange.requests import (
     FAILED,
     RUNNING,
     Header,
+    Level,
     RequestRound,
     Wanted,
     key_hashes,
+    tell_status,
     wanted_rows,
 )
 from headrace.indexer.indexed import ABSENT, I64, U64, Bool, IndexedGroup
@@ -41,6 +43,7 @@ from headrace.ingest.step_plan import FetchKeys
 from headrace.ingest.transpose import transpose_query_ids
 
 Uneven = Literal["short", "drop", "pad", "raise"]
+_PURPOSES = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
 UNEVEN = ("short", "drop", "pad", "raise")
 
 
@@ -71,6 +74,9 @@ class IndexRanks(Node[RankRows]):
     `hot_rows` rows of each layout at most make up R, which all ranks hold; the owners choose them every `hot_every`
     steps by how many batches of the ranks contain them, and nothing of them is asked for but one bit a row and step.
 
+    With `node_size` G > 1, where ranks share nodes (G each, one after the other), a node's ranks deduplicate together:
+    each row travels once to a node that wants it, and one sum of gradients back.
+
     `facts` are compared across ranks at each start: RankMismatchError names what differs on which rank. New rows are
     provisional until their step is delivered here, as in :class:`Index`.
     """
@@ -87,6 +93,7 @@ class IndexRanks(Node[RankRows]):
         look_ahead: bool = True,
         hot_rows: int = 0,
         hot_every: int = 100,
+        node_size: int = 1,
         facts: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(source)
@@ -101,8 +108,12 @@ class IndexRanks(Node[RankRows]):
         self.hot_rows = check_int(self.name, "hot_rows", hot_rows, minimum=0)
         self.hot_every = check_int(self.name, "hot_every", hot_every, minimum=1)
         self._hot: HotRounds | None = None
+        self.node_size = check_int(self.name, "node_size", node_size, minimum=1)
+        if communicator.world_size % self.node_size:
+            raise ValueError(f"{communicator.world_size} ranks are not nodes of node_size={node_size} each")
+        self._node_round: RequestRound | None = None
         self._facts = {"schema": schema.digest, "uneven": uneven, "insert": insert, **(facts or {})}
-        self._facts |= {"hot_rows": (self.hot_rows, self.hot_every)}
+        self._facts |= {"hot_rows": (self.hot_rows, self.hot_every), "node_size": self.node_size}
         self._tables = index_tables(schema)
         self._dedup = Deduplicator(self._tables)
         self._run: int | None = None
@@ -124,17 +135,21 @@ class IndexRanks(Node[RankRows]):
         self._forget()
         self._run = run = self.communicator.new_run()
         agree(self.communicator.channel("control"), {**self._facts, "run": run})
-        self._round = RequestRound(
-            self.communicator.channel("requests", run),
-            self.communicator.channel("replies", run),
-            self._tables,
-            np.array(table_order(self.schema), np.int64),
-        )
+        members = self.communicator.cross_members(self.node_size) if self.node_size > 1 else None
+        self._round = self._make_round("requests", "replies", run, members)
+        self._node_round = None
+        if self.node_size > 1:
+            members = self.communicator.node_members(self.node_size)
+            self._node_round = self._make_round("node_requests", "node_replies", run, members)
         self._hot = None
         if self.hot_rows and self.insert:
-            channel = self.communicator.channel("hot requests", run)
+            channel = self.communicator.channel("hot_requests", run)
             groups = len(self.schema.groups)
             self._hot = HotRounds(channel, groups, most=self.hot_rows, every=self.hot_every)
+
+    def _make_round(self, requests: str, replies: str, run: int, members: list[int] | None) -> RequestRound:
+        asking, answering = (self.communicator.channel(purpose, run, members) for purpose in (requests, replies))
+        return RequestRound(asking, answering, self._tables, np.array(table_order(self.schema), np.int64))
 
     def _interrupt(self) -> None:
         self._leave_run()
@@ -146,7 +161,7 @@ class IndexRanks(Node[RankRows]):
     def _leave_run(self) -> None:
         run = self._run
         if run is not None:
-            self.communicator.close_run(run, ("requests", "replies", "hot requests"))
+            self.communicator.close_run(run, _PURPOSES)
 
     def _undo(self) -> None:
         if self.insert and not self.index.closed and self.index.writer_is(self):
@@ -157,7 +172,7 @@ class IndexRanks(Node[RankRows]):
         """Make the new rows of a delivered step permanent, and count the rows owned here as used once more."""
         ranks, ticket = getattr(item, "ranks", None), getattr(item, "ticket", None)
         if self.insert and ticket is not None and ranks is not None:
-            self.index.commit_used(ticket, [_used_here(group) for group in ranks.now.groups])
+            self.index.commit_used(ticket, _used_here(ranks.now))
         super().delivered(item)
 
     def _next(self) -> RankRows:
@@ -174,42 +189,79 @@ class IndexRanks(Node[RankRows]):
         if self._hot is not None:
             self._hot.choose(self._step)
         wanted, slots = self._wanted(own)
+        said = "" if failure is None else _line(failure)
+        asked: list[tuple[Header, U64]] = []
         try:
-            asked = self._round.ask(
-                self._step,
-                own.num_rows,
-                own.groups,
-                wanted,
-                status=status,
-                text="" if failure is None else _line(failure),
-                epoch=0 if self._hot is None else self._hot.epoch,
-            )
+            if self._node_round is None:
+                asked = self._ask(self._round, own.num_rows, own.groups, wanted, status, said)
+                headers = [header for header, _ in asked]
+            else:
+                channel = self.communicator.channel("steps", self._run or 0)
+                headers = tell_status(channel, self._step, own.num_rows, status, said)
         except RankFailedError as error:
             if failure is not None and error.rank == self.communicator.rank:
                 raise failure from None
             raise
-        self._check_end([header for header, _ in asked], own)
+        self._check_end(headers, own)
         hot = None if self._hot is None else self._hot.touch(slots, self._step)
-        owned, ticket, groups = self._answer(asked, wanted, hot)
-        rows = np.array([header.rows for header, _ in asked], np.int64)
-        step = RankStep(self._run or 0, self._step, self.communicator.rank, rows, groups)
+        inner: tuple[RankGroup, ...] | None = None
+        if self._node_round is None:
+            owned, ticket, groups = self._answer(asked, wanted, hot)
+        else:
+            owned, ticket, groups, inner = self._two_levels(self._node_round, own, wanted, hot)
+        rows = np.array([header.rows for header in headers], np.int64)
+        step = RankStep(self._run or 0, self._step, self.communicator.rank, rows, groups, inner, self.node_size)
         self._step += 1
         valid = own.num_rows
         if self.uneven == "pad":
             own = padded(own, int(rows.max()))
         return RankRows(self._located(replace(own, ticket=ticket), step), owned, step, valid)
 
+    def _ask(
+        self, one: RequestRound, rows: int, groups: Sequence[IndexedGroup], wanted: list[Wanted], status: int, text: str
+    ) -> list[tuple[Header, U64]]:
+        epoch = 0 if self._hot is None else self._hot.epoch
+        return one.ask(self._step, rows, groups, wanted, status=status, text=text, epoch=epoch)
+
+    def _two_levels(
+        self, node: RequestRound, own: IndexedRows, wanted: list[Wanted], hot: list[HotRows] | None
+    ) -> tuple[tuple[IndexedGroup, ...], int | None, tuple[RankGroup, ...], tuple[RankGroup, ...]]:
+        """Ask the collectors of this node, each of which asks owners for what the whole node wants, each row once."""
+        assert self._round is not None
+        here = self._ask(node, own.num_rows, own.groups, wanted, RUNNING, "")
+        counts = node.counts_by_group(here)
+        nothing = [np.empty(0, np.bool_)] * node.size, [0] * node.size
+        try:
+            union = self._dedup.deduplicate(node.columns(here)).groups
+            collected = [self._wanted_rows(key_hashes(group, self._tables), "cross") for group in union]
+            asked = self._ask(self._round, 0, union, collected, RUNNING, "")
+            owned, ticket, inner = self._answer(asked, collected, hot)
+        except ExchangeClosedError:
+            raise
+        except Exception as error:
+            node.answer(self._step, *nothing, error=_line(error))
+            raise
+        node.answer(self._step, *nothing)
+        shares: list[HotRows] | list[None] = [None] * len(union) if hot is None else hot
+        groups = []
+        for g, (group, want, share) in enumerate(zip(union, wanted, shares, strict=True)):
+            rows = self._owned_rows(group, counts[g], np.zeros(group.num_unique, np.bool_))
+            groups.append(RankGroup.of(want.order, want.counts, np.zeros(len(want.order), np.bool_), rows, share))
+        return owned, ticket, tuple(groups), inner
+
+    def _wanted_rows(self, hashes: U64, level: Level, cold: I64 | None = None) -> Wanted:
+        return wanted_rows(hashes, self.communicator.world_size, cold, node_size=self.node_size, level=level)
+
     def _wanted(self, own: IndexedRows) -> tuple[list[Wanted], list[I64]]:
         """What to ask for of each layout, and the slots in R of its unique rows."""
         wanted, slots = [], []
         for g, (group, keys) in enumerate(zip(own.groups, own.unique_keys(), strict=True)):
             hashes = key_hashes(group, self._tables)
-            if self._hot is None:
-                wanted.append(wanted_rows(hashes, self.communicator.world_size))
-                continue
-            found = self._hot.find(g, keys, hashes)
-            slots.append(found)
-            wanted.append(wanted_rows(hashes, self.communicator.world_size, np.flatnonzero(found == NO_SLOT)))
+            cold = None
+            if self._hot is not None:
+                slots.append(self._hot.find(g, keys, hashes))
+                cold = np.flatnonzero(slots[-1] == NO_SLOT)
+            wanted.append(self._wanted_rows(hashes, "all" if self.node_size == 1 else "node", cold))
         return wanted, slots
 
     def _own_rows(self) -> tuple[IndexedRows, int, Exception | None]:
@@ -253,19 +305,21 @@ class IndexRanks(Node[RankRows]):
             owned = [self._owned(g, group, counts[g]) for g, group in enumerate(found.groups)]
             bits = [
                 np.concatenate([np.empty(0, np.bool_), *(o.early[o.asked_of_rank[r]] for o in owned)])
-                for r in range(self.communicator.world_size)
+                for r in range(self._round.size)
             ]
         except Exception as error:
             failure = error
             bits = [np.zeros(int(n), np.bool_) for n in counts.sum(axis=0)]
-        sizes = [sum(int(w.counts[o]) for w in wanted) for o in range(self.communicator.world_size)]
+        sizes = [sum(int(w.counts[o]) for w in wanted) for o in range(self._round.size)]
         got = self._round.answer(self._step, bits, sizes, error="" if failure is None else _line(failure))
         if failure is not None:
             raise failure
         self._remember(found.groups, owned, hot)
         early = _by_group(got, wanted)
-        shares: list[HotRows] | list[None] = [None] * len(owned) if hot is None else hot
-        rows = zip(wanted, early, owned, shares, strict=True)
+        of_batch: list[HotRows] | list[None] = [None] * len(owned)
+        if hot is not None and self.node_size == 1:  # else the batch is that of a node, which has no hot rows
+            of_batch = hot
+        rows = zip(wanted, early, owned, of_batch, strict=True)
         groups = tuple(RankGroup.of(w.order, w.counts, e, o, h) for w, e, o, h in rows)
         return found.groups, found.ticket, groups
 
@@ -282,6 +336,10 @@ class IndexRanks(Node[RankRows]):
         early = np.zeros(found.num_unique, np.bool_)
         if self._before is not None:
             early = ~_is_in(found.locations, self._before[group])
+        return self._owned_rows(found, counts, early)
+
+    def _owned_rows(self, found: IndexedGroup, counts: I64, early: Bool) -> OwnedRows:
+        """Deduplicated rows that ranks asked this one for, `counts` int64 of each rank."""
         asked, positions, offsets = transpose_query_ids(found.query_ids, found.num_unique)
         uids = np.array([self._tables[t].uid for t in found.tables], np.uint32)
         keys = FetchKeys(
@@ -294,6 +352,9 @@ class IndexRanks(Node[RankRows]):
         groups = []
         for group, own in zip(rows.groups, step.groups, strict=True):
             locations = np.full(group.num_unique, ABSENT, np.uint64)
+            if step.inner is not None:  # the list of what is owned here is of all that this rank collects
+                groups.append(replace(group, locations=locations))
+                continue
             start = int(own.counts[: step.rank].sum())
             mine = own.order[start : start + int(own.counts[step.rank])]
             locations[mine] = own.owned.locations[own.owned.asked_of_rank[step.rank]]
@@ -301,10 +362,11 @@ class IndexRanks(Node[RankRows]):
         return replace(rows, groups=tuple(groups))
 
 
-def _used_here(group: RankGroup) -> U64:
-    """Locations of the rows owned here that the step uses."""
-    locations = group.owned.locations
-    return locations if group.hot is None else np.concatenate([locations, group.hot.own_locations])
+def _used_here(step: RankStep) -> list[U64]:
+    """Locations of the rows owned here that the step uses, of each layout."""
+    none = np.empty(0, np.uint64)
+    hot = [none if group.hot is None else group.hot.own_locations for group in step.groups]
+    return [np.concatenate([group.owned.locations, own]) for group, own in zip(step.owning, hot, strict=True)]
 
 
 def table_order(schema: Schema) -> list[int]:

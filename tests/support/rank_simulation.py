@@ -31,6 +31,7 @@ class Case:
     uneven: str
     hot_rows: int
     hot_every: int
+    node_size: int
     steps: tuple[int, ...]  # trained of each epoch; the rest is broken off
     blocks: tuple[tuple[tuple[np.ndarray, np.ndarray], ...], ...]  # of each rank and step: ids [B, 2], targets [B]
 
@@ -44,7 +45,7 @@ class Case:
 def draw(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 5))
-    length = int(rng.integers(1, 14))
+    length = int(rng.integers(1, 9))
     ids = int(rng.choice([4, 12, 60]))
     uneven = str(rng.choice(["short", "short", "pad", "drop"]))
     lengths = [length if rng.random() < 0.6 else int(rng.integers(0, length + 1)) for _ in range(size)]
@@ -64,6 +65,7 @@ def draw(seed: int) -> Case:
         uneven=uneven,
         hot_rows=int(rng.choice([0, 3, 8, 1000])),
         hot_every=int(rng.integers(1, 6)),
+        node_size=int(rng.choice([n for n in (1, 2, 4) if size % n == 0])),
         steps=tuple(int(rng.integers(0, length + 1)) if rng.random() < 0.4 else length for _ in range(epochs)),
         blocks=tuple(blocks),
     )
@@ -123,7 +125,12 @@ def _rank(case: Case, communicator) -> dict:
         communicator, [store], residency, frozen=np.empty(0, np.uint32), threads=None, check_every=1
     )
     index = headrace.DIT(index_tables(schema), num_shards=1, owner_rank=communicator.rank)
-    options = {"uneven": case.uneven, "hot_rows": case.hot_rows, "hot_every": case.hot_every}
+    options = {
+        "uneven": case.uneven,
+        "hot_rows": case.hot_rows,
+        "hot_every": case.hot_every,
+        "node_size": case.node_size,
+    }
     rows = IndexRanks(
         row_blocks(case, communicator.rank, schema),
         schema,
