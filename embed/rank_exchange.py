@@ -25,7 +25,8 @@ from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
-from headrace.indexer.exchange.channel import Array, Channel, Posted
+from headrace.embed.wire import Arrival, Wire, WireType
+from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps
 from headrace.ingest.step_plan import StepPlan
@@ -37,6 +38,7 @@ class RankExchange:
     """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
 
     With `check_every` the replicas of hot rows are compared across ranks after every so many steps.
+    `wire` is the type in which cold rows and their gradients travel; those of R are always float32.
 
     State: the step whose early rows are under way, which is the next one if its batch comes next; any other step gets
     all its rows late.
@@ -51,6 +53,7 @@ class RankExchange:
         frozen: U32,
         threads: Threads | None,
         check_every: int = 0,
+        wire: WireType = "float32",
     ) -> None:
         self._communicator = communicator
         self._dims = tuple(store.dim for store in stores)
@@ -58,10 +61,11 @@ class RankExchange:
         self._frozen = frozen
         self._threads = threads
         self._check_every = check_every
+        self._wire = Wire(wire)
         self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
-        self._ahead: tuple[RankStep, list[Posted]] | None = None
+        self._ahead: tuple[RankStep, list[Arrival]] | None = None
 
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
         """The rows of step ``steps.now``, a source a layout, in the order of the batch's unique rows.
@@ -123,7 +127,7 @@ class RankExchange:
                 boxes[g] = np.empty((size + size // 8, dim), np.float32)
         return [box[:size] for box, size in zip(boxes, sizes, strict=True)]
 
-    def _send_owned(self, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool) -> list[Posted]:
+    def _send_owned(self, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool) -> list[Arrival]:
         """Post the early or the late rows of a step; those that this rank owns itself are copied."""
         channel = self._channel("rows", step)
         posted = []
@@ -131,13 +135,13 @@ class RankExchange:
             slots = self._residency.slots(plan, g) if plan is not None else None
             keys = owned_keys(group.owned)
             receives = dict(enumerate(_split(box, group, early=early)))
-            sends: dict[int, Array] = {}
+            sends: dict[int, F32] = {}
             for rank, wanted in enumerate(group.owned.to_send(early=early)):
                 out = receives[rank] if rank == channel.rank else np.empty((len(wanted), self._dims[g]), np.float32)
                 source = self._residency.source(g, keys.take(wanted), None if slots is None else slots[wanted])
                 source.read(out, self._threads)
                 sends[rank] = out
-            posted.append(channel.post(sends, receives, f"the rows of step {step.step}"))
+            posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step}"))
         return posted
 
     def _hand_on(self, step: RankStep, inner: Sequence[RankGroup], collected: Sequence[F32]) -> list[F32]:
@@ -147,11 +151,11 @@ class RankExchange:
         for group, own, box, dim in zip(step.groups, inner, collected, self._dims, strict=True):
             mine = np.empty((len(group.slots), dim), np.float32)
             receives = dict(enumerate(_split(mine, group, early=False)))
-            sends: dict[int, Array] = {}
+            sends: dict[int, F32] = {}
             for place, wanted in enumerate(group.owned.asked_of_rank):
                 sends[place] = receives[place] if place == channel.rank else np.empty((len(wanted), dim), np.float32)
                 SlotRows.gather(box, own.slots[wanted], sends[place], self._threads)
-            posted.append(channel.post(sends, receives, f"the rows of step {step.step} in this node"))
+            posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step} in this node"))
             inbox.append(mine)
         for one in posted:
             one.wait()
@@ -191,7 +195,7 @@ class RankExchange:
             parts = np.split(into, np.cumsum(group.owned.asked_counts)[:-1])
             sends = np.split(mine, np.cumsum(group.counts)[:-1])
             parts[channel.rank][...] = sends[channel.rank]
-            posted.append(channel.post(dict(enumerate(sends)), dict(enumerate(parts)), what))
+            posted.append(self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what))
             received.append(into)
         for one in posted:
             one.wait()

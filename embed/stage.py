@@ -31,6 +31,7 @@ from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.table_options import check_tables, split_initializers
+from headrace.embed.wire import WireType
 from headrace.formats.schema import Schema, table_uid
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.communicator import Communicator
@@ -63,6 +64,7 @@ class EmbeddingStage(torch.nn.Module):
     the gradients back. All ranks call both for every batch, also for one without rows. A rank's loss is the mean over
     its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch. With
     `check_replicas_every` rows that all ranks hold are compared after every so many steps: RuntimeError if they differ.
+    `wire` "bfloat16" or "float16" halves what travels, and is no longer exact.
 
     The stage has no torch parameters: its rows are in `stores`, one a group, and their optimizer is in the schema.
     ``mode="direct"`` works in the chunks; ``mode="arena"`` moves rows by the batches' plans, which must then come in
@@ -102,6 +104,7 @@ class EmbeddingStage(torch.nn.Module):
         check_finite: bool = False,
         communicator: Communicator | None = None,
         check_replicas_every: SupportsIndex = 0,
+        wire: WireType = "float32",
     ) -> None:
         super().__init__()
         if not isinstance(check_finite, bool):
@@ -133,12 +136,20 @@ class EmbeddingStage(torch.nn.Module):
         self._warns_of_rows = True
         self._exchange: RankExchange | None = None
         if communicator is not None:
-            self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every)
+            self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every, wire)
 
-    def _make_exchange(self, communicator: Communicator, mode: Mode, frozen: U32, every: SupportsIndex) -> RankExchange:
+    def _make_exchange(
+        self, communicator: Communicator, mode: Mode, frozen: U32, every: SupportsIndex, wire: WireType
+    ) -> RankExchange:
         """Also makes sure that the stages of all ranks are alike, since each rank updates rows of all."""
         options = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
-        facts = {"schema": self.schema.digest, "seed": self.seed, "mode": mode, "optimizer options": options}
+        facts = {
+            "schema": self.schema.digest,
+            "seed": self.seed,
+            "mode": mode,
+            "wire": wire,
+            "optimizer options": options,
+        }
         facts |= {
             "initializer": (self.initializer, sorted(self.table_initializers.items())),
             "frozen": sorted(self.frozen),
@@ -152,6 +163,7 @@ class EmbeddingStage(torch.nn.Module):
             frozen=frozen,
             threads=self._work.threads,
             check_every=check_every,
+            wire=wire,
         )
 
     def _make_store(self, group: GroupLayout) -> ChunkStore:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.criteo_text import write_lines
 from tests.support.launch import mpirun, torchrun
 from tests.support.rank_training import assert_equal_to_reference, train
-from tests.support.rank_training_program import read
+from tests.support.rank_training_program import BROKEN_OFF, read
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
@@ -39,6 +39,14 @@ def test_fifty_steps(data, reference, launch, ranks, tmp_path):
     parts = [read(tmp_path / f"{rank}.npz") for rank in range(ranks)]
     assert_equal_to_reference(parts, reference, exact=ranks == 1)
     assert all(len(part["seen"]) == 50 for part in parts)
+
+
+@pytest.mark.parametrize("launch", [mpirun, torchrun])
+def test_hot_rows_two_levels_and_an_epoch_that_is_broken_off(data, launch, tmp_path):
+    done = launch(4, PROGRAM, "levels", str(data), str(tmp_path), str(GLOBAL_BATCH // 4))
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = [read(tmp_path / f"{rank}.npz") for rank in range(4)]
+    assert_equal_to_reference(parts, train(data, None, batch_size=GLOBAL_BATCH, **BROKEN_OFF))
 
 
 @pytest.mark.parametrize("launch", [mpirun, torchrun])

@@ -1,5 +1,5 @@
-"""Run by mpirun or torchrun: `train DATA OUT BATCH`, a run whose parameters each rank writes to OUT/rank.npz;
-`kill DATA`: rank 1 is killed at step 5."""
+"""Run by mpirun or torchrun: `train DATA OUT BATCH` (`levels` alike: hot rows, two levels, an epoch broken off), a run
+whose parameters each rank writes to OUT/rank.npz; `kill DATA`: rank 1 is killed in the middle."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import numpy as np
 
 import headrace
 from tests.support.rank_training import train
+
+BROKEN_OFF = {"steps": 20, "epochs": 2}
+LEVELS = {**BROKEN_OFF, "hot_rows": 60, "hot_every": 7, "node_size": 2, "stage_options": {"check_replicas_every": 5}}
 
 
 def write(path: Path, result: dict) -> None:
@@ -48,4 +51,5 @@ if __name__ == "__main__":
             source = headrace.CriteoFiles(data, headrace.criteo_schema(dim=4), block_bytes=4096)
             train(source, ranks, batch_size=8, steps=1000, **stop)
         else:
-            write(Path(rest[0]) / f"{ranks.rank}.npz", train(data, ranks, batch_size=int(rest[1])))
+            options = {} if what == "train" else LEVELS
+            write(Path(rest[0]) / f"{ranks.rank}.npz", train(data, ranks, batch_size=int(rest[1]), **options))
