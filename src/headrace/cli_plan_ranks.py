@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,6 @@ def plan_ranks(
         require_matplotlib()
     from headrace.ranks_plan import planned_ranks, save_table, table_lines
 
-    begin = time.perf_counter()
     report, table = planned_ranks(
         one_or_all(data) if data else None,
         preset=preset,
@@ -103,7 +101,6 @@ def plan_ranks(
         num_workers=num_workers,
         with_table=out is not None,
     )
-    report["seconds"] = time.perf_counter() - begin
     if out and table is not None:
         write_atomic(Path(out), save_table(table))
     if plot:

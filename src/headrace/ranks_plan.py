@@ -37,7 +37,7 @@ def planned_ranks(
     for n in ranks:
         Topology.of(n, model)  # refused before the trace is made
     num_batches = max(ranks) * (steps + 2)
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     stream: dict[str, Any] = {"batch_size": batch_size, "num_batches": num_batches, "num_workers": num_workers}
     if preset is not None:
         trace = preset_trace(preset, seed=seed, **stream)
@@ -69,6 +69,7 @@ def planned_ranks(
         "trace_batches": trace.num_batches,
         "trace_seconds": traced - begin,
         "simulation_seconds": time.perf_counter() - traced,
+        "cpu_seconds": time.process_time() - cpu_begin,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "worlds": worlds,
     }
@@ -98,7 +99,8 @@ def table_lines(report: dict[str, Any]) -> list[str]:
             "",
         ]
     peak = report["peak_rss_bytes"] / 1e9
-    return [*lines, f"trace {report['trace_seconds']:.0f} s, all {report['seconds']:.0f} s, {peak:.1f} GB at most"]
+    took = f"trace {report['trace_seconds']:.0f} s, simulation {report['simulation_seconds']:.0f} s"
+    return [*lines, f"{took} ({report['cpu_seconds']:.0f} s of CPU time), {peak:.1f} GB at most"]
 
 
 def _cells(found: dict[str, Any]) -> tuple[str, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from headrace.bench import BLOCK_ROWS, preset_stream, stream_batches
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.blocks import in_order
-from headrace.formats.schema import Schema, table_uid
+from headrace.formats.schema import table_uid
 from headrace.indexer.bench_contenders import Batch
-from headrace.indexer.indexed import IdColumn, IndexTable
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import U32, U64, IdColumn, IndexTable
 from headrace.ingest.columns import id_column
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.read_rows import ReadRows
@@ -40,18 +42,31 @@ def preset_batches(preset: str, *, batch_size: int, num_batches: int, num_worker
         yield from batches
 
 
+def indexed_preset(
+    preset: str, *, batch_size: int, num_batches: int, num_workers: int, seed: int
+) -> Iterator[tuple[U64, U32]]:
+    """Locations of the unique rows (of a fresh index), and query ids, of each of the first batches."""
+    names = list(preset_stream(preset, seed).preset.sparse)
+    batches = preset_batches(preset, batch_size=batch_size, num_batches=num_batches, num_workers=num_workers, seed=seed)
+    with DIT(one_layout([table_uid(name) for name in names])) as index:
+        for columns in islice(batches, num_batches):
+            found = index.index(columns)
+            if found.ticket is not None:
+                index.commit(found.ticket)
+            yield found.groups[0].locations, found.groups[0].query_ids
+
+
 def data_trace(
     data: str | list[str],
     *,
     dataset: str,
-    schema: Schema | None,
     labels: bool,
     batch_size: int,
     num_batches: int,
     num_workers: int,
 ) -> Trace:
     """The first whole batches of a dataset's files."""
-    reader = open_dataset(dataset, data, schema=schema, labels=labels)
+    reader = open_dataset(dataset, data, labels=labels)
     found = reader.schema
     table_of = {table.name: t for t, table in enumerate(found.tables)}
     rows = BatchRows(ReadRows(reader, num_workers=num_workers), batch_size, drop_last=True)

@@ -2,7 +2,8 @@
 
 A transfer takes the latency, the messages' cost, and its bytes over the bandwidth, on the slow link of a node (which
 its ranks share) and on the fast link of a rank; the two are added up, not overlapped: right where one of them
-dominates, and linear, so that costs a row have a meaning. Each link carries both directions at once: the fuller one counts.
+dominates, and linear, so that costs a row have a meaning. Each link carries both directions at once: the fuller one
+counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The simulator against figures that were measured or computed without it: those of DESIGN.md and of a run of TorchRec."""
+"""The simulator against figures that were measured or computed without it: of the design, and of a run of TorchRec."""
 
 from __future__ import annotations
 
