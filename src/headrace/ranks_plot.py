@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from headrace.bench_plot import require_matplotlib
@@ -29,7 +30,7 @@ def plot_ranks(report: dict[str, Any], path: str) -> None:
 
     worlds = report["worlds"]
     wide = len(worlds) + (len(worlds) > 1)
-    figure = Figure(figsize=(4.2 * wide + 0.6, 6.4), layout="constrained")
+    figure = Figure(figsize=(3.6 * wide + 0.6, 6.4), layout="constrained")
     axes = figure.subplots(2, wide, squeeze=False)
     for column, world in enumerate(worlds):
         _against_r(axes[0][column], axes[1][column], world)
@@ -76,9 +77,8 @@ def _against_n(time: Any, moved: Any, worlds: list[dict[str, Any]]) -> None:
     for name, (_, colour, style) in (CURVES | LINES).items():
         found = [world["strategies"][name] for world in worlds]
         time.plot(ranks, [f["ms"] for f in found], color=colour, linestyle=style, marker=".")
-        moved.plot(
-            ranks, [max(f["between_bytes_a_node"], 1.0) for f in found], color=colour, linestyle=style, marker="."
-        )
+        sent = [f["between_bytes_a_node"] if w["nodes"] > 1 else math.nan for f, w in zip(found, worlds, strict=True)]
+        moved.plot(ranks, sent, color=colour, linestyle=style, marker=".")
     for axis in (time, moved):
         axis.set(xscale="log", yscale="log", xlabel="ranks")
         axis.set_xticks(ranks, [str(n) for n in ranks])

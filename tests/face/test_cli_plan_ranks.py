@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from headrace.cli import main
 from headrace.formats.generate.generate import generate
+from headrace.ingest.plan.simulation.links import DEFAULT_LINKS, LinkModel
 
 
 def invoke(*arguments: object):
@@ -121,3 +124,15 @@ def test_published_coverage(preset, batches, accesses, unique_rows) -> None:
     if unique_rows is not None:
         assert found["law_unique_rows"] == pytest.approx(unique_rows, abs=0.005)
         assert found["unique_rows"] == pytest.approx(unique_rows, abs=0.015)
+
+
+def test_the_commands_of_the_page_have_these_options(repository) -> None:
+    page = (repository / "docs" / "ranks.md").read_text()
+    lines = re.findall(r"headrace ((?:plan|stats) --[^`\n]+)", page)
+    assert len(lines) >= 4
+    for line in lines:
+        name, *arguments = line.split()
+        arguments = [a for a in arguments if a not in ("--links", "links.yaml")]  # read where it is parsed
+        assert main.commands[name].make_context(name, arguments).params["preset"]
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert LinkModel.from_dict(yaml.safe_load(text)) == DEFAULT_LINKS
