@@ -31,6 +31,7 @@ EXCHANGES: tuple[Exchange, ...] = ("flat", "two_level")
 REDUCTIONS: tuple[Reduction, ...] = ("touched", "full")
 POINTS = 40
 """Sizes of R on the curve, about."""
+MAX_POINTS = 200  # a row's bin is 8 bits
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def simulate(
     check_integer("steps", steps, 1, 1 << 20)
     check_integer("window", window, 0, 1 << 20)
     check_integer("vector_bytes", vector_bytes, 1, 1 << 20)
+    check_integer("points", points, 1, MAX_POINTS)
     if steps_in(trace, ranks) < steps:
         raise ValueError(
             f"{steps} steps of {ranks} ranks, one step before and one after take {(steps + 2) * ranks} batches of "

@@ -33,7 +33,7 @@ def links_of(per_node: int, overlap: float = 0.0) -> LinkModel:
 
 
 def messages(step: list[list[int]], hot: set[int], owner, ranks: int, g: int, exchange: str) -> Counter:
-    """Rows of every message (from, to) of the forward."""
+    """How often (from, to, row) travels in the forward: once, or never."""
     sent: Counter = Counter()
     copies: dict[tuple[int, int], set[int]] = {}
     for w, rows in enumerate(step):
@@ -45,12 +45,28 @@ def messages(step: list[list[int]], hot: set[int], owner, ranks: int, g: int, ex
                 landing = w // g * g + o % g
                 if row not in copies.setdefault((o, landing), set()):
                     copies[o, landing].add(row)
-                    sent[o, landing] += 1
+                    sent[o, landing, row] += 1
                 if landing != w:
-                    sent[landing, w] += 1
+                    sent[landing, w, row] += 1
             else:
-                sent[o, w] += 1
+                sent[o, w, row] += 1
     return sent
+
+
+def transfer(sent: Counter, chosen: set[int], w: int, ranks: int, g: int, exchange: str) -> float:
+    """Seconds that rank w is busy with the chosen rows of one all-to-all, by the rates of `links_of`."""
+    moved = [(a, b) for a, b, row in sent if row in chosen]
+    ways = []
+    for end in (0, 1):  # what leaves, what arrives
+        near = sum(1 for m in moved if m[end] == w and m[0] // g == m[1] // g)
+        far = sum(1 for m in moved if m[end] // g == w // g and m[0] // g != m[1] // g)
+        ways.append(near * V / 1e9 + far * V / 125e6)
+    if not moved:
+        return 0.0
+    latency = (2e-6 + (g - 2) * 1e-6) if g > 1 else 0.0
+    peers = ranks - g if exchange == "flat" else ranks // g - 1
+    latency += (10e-6 + (peers - 1) * 3e-6) if peers else 0.0
+    return max(ways) + latency
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,7 +80,13 @@ def test_bytes_equal_an_independent_count(data, shape, exchange) -> None:
     batches = [data.draw(one_batch) for _ in range(ranks * (steps + 2))]
     buckets = data.draw(st.lists(st.integers(0, 65_535), min_size=10, max_size=10))
     run = simulate(
-        trace_of(batches, buckets), ranks=ranks, window=1, links=links_of(g), vector_bytes=V, steps=steps, points=4
+        trace_of(batches, buckets),
+        ranks=ranks,
+        window=1,
+        links=links_of(g, 0.25),
+        vector_bytes=V,
+        steps=steps,
+        points=4,
     )
     presence = Counter(row for batch in batches for row in batch)
 
@@ -79,14 +101,26 @@ def test_bytes_equal_an_independent_count(data, shape, exchange) -> None:
             after = batches[(s + 2) * ranks : (s + 3) * ranks]
             sent = messages(step, hot, owner, ranks, g, exchange)
             touched = {row for rows in step for row in rows} & hot
+            before = {row for rows in batches[s * ranks : (s + 1) * ranks] for row in rows}
+            early = [row for _, _, row in sent if row not in before]
+            share = run.curves[exchange, "touched"].early[s, j]
+            assert share == pytest.approx(len(early) / max(len(sent), 1))
+            urgent = {row for rows in after for row in rows}
+            moved = {row for _, _, row in sent}
+            parts = ((moved & before, 1.0), (moved - before, 0.75), (moved & urgent, 1.0), (moved - urgent, 0.75))
+            for w in range(ranks):
+                expected = sum(share * transfer(sent, rows, w, ranks, g, exchange) for rows, share in parts)
+                # nothing is reduced where R is empty, and seconds are those of the exchange alone
+                if j == 0:
+                    assert run.curves[exchange, "full"].seconds[s, w, 0] == pytest.approx(expected)
             assert run.touched[s, j] == len(touched)
             for reduction, reduced in (("touched", len(touched)), ("full", len(hot))):
                 curve = run.curves[exchange, reduction]
                 nodes = ranks // g
                 for w in range(ranks):
-                    out = sum(n for (a, _), n in sent.items() if a == w)
-                    taken = sum(n for (_, b), n in sent.items() if b == w)
-                    far = sum(n for (a, b), n in sent.items() if w in (a, b) and a // g != b // g)
+                    out = sum(n for (a, _, _), n in sent.items() if a == w)
+                    taken = sum(n for (_, b, _), n in sent.items() if b == w)
+                    far = sum(n for (a, b, _), n in sent.items() if w in (a, b) and a // g != b // g)
                     assert curve.all_to_all[s, w, j] == V * (out + taken)  # rows out, gradients back
                     ring = 2 * (ranks - 1) / ranks * V * reduced
                     if exchange == "flat":
@@ -103,7 +137,7 @@ def test_bytes_equal_an_independent_count(data, shape, exchange) -> None:
                     inbox = sum(
                         n
                         for rows in (step, after)
-                        for (a, b), n in messages(rows, hot, owner, ranks, g, exchange).items()
+                        for (a, b, _), n in messages(rows, hot, owner, ranks, g, exchange).items()
                         if b == w and (exchange == "flat" or a // g != b // g)
                     )
                     mine = {row for rows in (*step, *after) for row in rows if row not in hot and owner(row) == w}
