@@ -92,7 +92,7 @@ def table_lines(report: dict[str, Any]) -> list[str]:
     lines = []
     for world in report["worlds"]:
         lines += [
-            f"{world['ranks']} ranks on {world['nodes']} nodes, {world['steps']} steps; "
+            f"{world['ranks']} ranks on {world['nodes']} node{'s' * (world['nodes'] > 1)}, {world['steps']} steps; "
             f"{world['unique_rows']:,.0f} unique rows a rank",
             _line(COLUMNS),
             *(_line((name, *_cells(found))) for name, found in world["strategies"].items()),

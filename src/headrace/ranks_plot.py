@@ -79,8 +79,10 @@ def _against_n(time: Any, moved: Any, worlds: list[dict[str, Any]]) -> None:
         time.plot(ranks, [f["ms"] for f in found], color=colour, linestyle=style, marker=".")
         sent = [f["between_bytes_a_node"] if w["nodes"] > 1 else math.nan for f, w in zip(found, worlds, strict=True)]
         moved.plot(ranks, sent, color=colour, linestyle=style, marker=".")
+    time.set_yscale("log")
+    moved.set_yscale("log" if any(world["nodes"] > 1 for world in worlds) else "linear")  # NaN has no logarithm
     for axis in (time, moved):
-        axis.set(xscale="log", yscale="log", xlabel="ranks")
+        axis.set(xscale="log", xlabel="ranks")
         axis.set_xticks(ranks, [str(n) for n in ranks])
         axis.minorticks_off()
     time.set_title("each at its best R")

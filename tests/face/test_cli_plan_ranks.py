@@ -50,7 +50,7 @@ def test_files_and_the_stream_that_they_hold_give_the_same_report(data, tmp_path
     assert set(mine["strategy"]) == {"no_r_flat"}
     assert sum(mine["all_to_all_bytes"]) / 6 == pytest.approx(first["all_to_all_bytes"])
     shown = invoke("plan", data, *RANKS)
-    assert "8 ranks on 1 nodes, 3 steps" in shown.stdout
+    assert "8 ranks on 1 node, 3 steps" in shown.stdout
     assert "touched_two_level" in shown.stdout
 
 
