@@ -35,6 +35,8 @@ from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, T
 from headrace.formats.taobao import taobao_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
+from headrace.ingest.adapters.pipelines import from_datapipe, from_webdataset
+from headrace.ingest.adapters.rows_from import RowsFrom
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
 from headrace.ingest.engine.errors import NodeClosedError
@@ -92,6 +94,7 @@ __all__ = [
     "ReadRows",
     "RowBlock",
     "RowDatabase",
+    "RowsFrom",
     "SavedRun",
     "Schema",
     "SchemaError",
@@ -111,6 +114,8 @@ __all__ = [
     "clip_grad_norm_",
     "criteo_schema",
     "export_table",
+    "from_datapipe",
+    "from_webdataset",
     "generate",
     "import_rows",
     "import_table",

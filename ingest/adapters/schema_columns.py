@@ -1,0 +1,157 @@
+"""Rows and record batches of other pipelines as the columns that a schema declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.formats.arrow_columns import ColumnCast, column_kind, plan_cast
+from headrace.formats.criteo_lines import Kind, Reason, field_reason
+from headrace.formats.errors import BadRecordError, ColumnMismatchError
+from headrace.formats.schema import Dense, Label, Schema, Sparse
+
+U8 = npt.NDArray[np.uint8]
+Column = Label | Dense | Sparse
+
+
+@dataclass(frozen=True)
+class Columns:
+    """`data`, columns in schema order; `refused` uint8 [columns, rows] is why a value does not fit, or 0; `values` are
+    those that came, for errors."""
+
+    schema: Schema
+    data: pa.RecordBatch
+    refused: U8
+    values: Sequence[Any]
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.data.num_rows)
+
+    def bad_rows(self) -> npt.NDArray[np.int64]:
+        """int64, ascending."""
+        return np.flatnonzero(self.refused.any(axis=0))
+
+    def error(self, file: str, row: int, first_row: int, label: str = "") -> BadRecordError:
+        """What is wrong with a bad row, number ``first_row + row`` of the stream (line ``+ 1`` in the error)."""
+        at = int(self.refused[:, row].argmax())
+        column = columns_of(self.schema)[at]
+        value = self.values[at][row]
+        value = value.as_py() if isinstance(value, pa.Scalar) else value
+        reason = field_reason(Reason(int(self.refused[at, row])), column_kind(column))
+        offending = value if isinstance(value, bytes) else str(value).encode("utf-8", "backslashreplace")
+        return BadRecordError(file, first_row + row + 1, column.name, offending, reason, label)
+
+
+def columns_of(schema: Schema) -> tuple[Column, ...]:
+    """Labels, dense and sparse columns: the order of a record batch."""
+    return (*schema.labels, *schema.dense, *schema.sparse)
+
+
+def batch_columns(schema: Schema, file: str, batch: pa.RecordBatch) -> Columns:
+    """The columns of a record batch, cast to the schema's types; ColumnMismatchError for what cannot be."""
+    found = [_column_in(file, column, batch) for column in columns_of(schema)]
+    return _cast(schema, file, found, found)
+
+
+def row_columns(schema: Schema, file: str, rows: Sequence[Mapping[str, Any]], first_row: int) -> Columns:
+    """Rows as columns. Integers, floats, text (decimal, or hexadecimal of hex columns), None, lists of these, and
+    arrays or tensors of one number or (for multi-hot columns) one axis; a row without a column is an error."""
+    arrays, values = [], []
+    beyond = np.zeros((len(columns_of(schema)), len(rows)), np.uint8)
+    for i, column in enumerate(columns_of(schema)):
+        for number, row in enumerate(rows):
+            if column.name not in row:
+                have = ", ".join(map(str, row))
+                raise ColumnMismatchError(
+                    file, column.name, f"is declared by the schema, row {first_row + number} has {have[:200]}"
+                )
+        values.append([_plain(row[column.name]) for row in rows])
+        array, beyond[i] = _array(file, column, values[-1], first_row)
+        arrays.append(array)
+    found = _cast(schema, file, arrays, values)
+    return replace(found, refused=np.maximum(found.refused, beyond))
+
+
+def _cast(schema: Schema, file: str, arrays: Sequence[pa.Array], values: Sequence[Any]) -> Columns:
+    out, rows = [], len(arrays[0]) if arrays else 0
+    refused = np.zeros((len(arrays), rows), np.uint8)
+    for i, (column, array) in enumerate(zip(columns_of(schema), arrays, strict=True)):
+        cast: ColumnCast = plan_cast(file, column, column.name, array.type)
+        done, refused[i] = cast.apply(array)
+        out.append(done)
+    target = schema.arrow_schema(labels=bool(schema.labels))
+    return Columns(schema, pa.RecordBatch.from_arrays(out, schema=target), refused, values)
+
+
+def _column_in(file: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
+    found = batch.schema.get_all_field_indices(column.name)
+    if len(found) == 1:
+        array = batch.column(found[0])
+        array.validate(full=True)  # lengths and offsets may come from outside
+        return array
+    why = f"is there {len(found)} times" if found else "is declared by the schema, the batch has "
+    raise ColumnMismatchError(file, column.name, why if found else why + ", ".join(batch.schema.names[:50]))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and lists of NumPy and torch as Python's."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _array(file: str, column: Column, values: list[Any], first_row: int) -> tuple[pa.Array, U8]:
+    """(values as an Arrow array, integers beyond 64 bits as 0; the reason why a row is refused for one of those)."""
+    multi_hot = isinstance(column, Sparse) and column.multi_hot
+    kinds: set[str] = set()
+    for number, value in enumerate(values):
+        if multi_hot and value is not None and not isinstance(value, (list, tuple)):
+            raise _mismatch(file, column, value, first_row + number, "a list (the column is multi-hot)")
+        for one in (value or ()) if multi_hot else (value,):
+            kind = _kind(one)
+            if kind is None or (kind == "float" and isinstance(column, Sparse)):
+                number_kind = "an integer" if isinstance(column, Sparse) else "a number"
+                raise _mismatch(file, column, one, first_row + number, f"{number_kind}, text or None")
+            kinds.add(kind)
+    kinds.discard("none")
+    if "text" in kinds and len(kinds) > 1:
+        raise ColumnMismatchError(file, column.name, f"numbers and text are mixed in rows from {first_row} on")
+    refused = np.zeros(len(values), np.uint8)
+    element = _element_type(column, kinds)
+    if pa.types.is_integer(element):
+        low, high = (0, 2**64 - 1) if element == pa.uint64() else (-(2**63), 2**63 - 1)
+        for number, value in enumerate(values):
+            many = value if multi_hot else [value]
+            if any(one is not None and not low <= one <= high for one in many or ()):
+                refused[number] = Reason.OUT_OF_RANGE
+                values = [*values[:number], [0] if multi_hot else 0, *values[number + 1 :]]
+    return pa.array(values, pa.list_(element) if multi_hot else element), refused
+
+
+def _element_type(column: Column, kinds: set[str]) -> pa.DataType:
+    """A type that holds values of these kinds as they are, as far as they fit into 64 bits."""
+    if not kinds:
+        return pa.null()
+    if "text" in kinds:
+        return pa.large_binary()
+    if "float" in kinds:
+        return pa.float64()
+    return pa.uint64() if column_kind(column) in (Kind.UINT64, Kind.HEX32, Kind.HEX64) else pa.int64()
+
+
+def _kind(value: Any) -> str | None:
+    if value is None:
+        return "none"
+    if isinstance(value, (str, bytes)):
+        return "text"
+    if isinstance(value, int):  # bool, too: a label may be one
+        return "integer"
+    return "float" if isinstance(value, float) else None
+
+
+def _mismatch(file: str, column: Column, value: Any, row: int, wanted: str) -> ColumnMismatchError:
+    return ColumnMismatchError(file, column.name, f"row {row}: {type(value).__name__} {value!r:.60} is not {wanted}")
