@@ -69,7 +69,9 @@ class TestDatapipes:
                 raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")
             return row
 
-        with DataLoader(from_datapipe(IterableWrapper(rows).map(fails), schema), 1, schema=schema, timeout=60) as loader:
+        with DataLoader(
+            from_datapipe(IterableWrapper(rows).map(fails), schema), 1, schema=schema, timeout=60
+        ) as loader:
             found = iter(loader)
             assert next(found).num_rows == 1
             for _ in range(2):
@@ -157,12 +159,16 @@ class TestWebdataset:
         node = from_webdataset(samples, schema, block_rows=4)
         next(node)
         other = from_webdataset([*samples[1:], samples[0]], schema, block_rows=4)
-        with pytest.raises(ValueError, match=r"sample 4 was '3' when the state was saved, and is '4' now.*shuffle in the loader"):
+        with pytest.raises(
+            ValueError, match=r"sample 4 was '3' when the state was saved, and is '4' now.*shuffle in the loader"
+        ):
             other.reset(node.get_state())
         with pytest.raises(ValueError, match="the state says 4 samples, but there are only 3"):
             from_webdataset(samples[:3], schema).reset(node.get_state())
 
-    @pytest.mark.parametrize(("kind", "data"), [("arrow", b"nothing"), ("parquet", b"PAR1"), ("json", b"{"), ("json", b"\xff")])
+    @pytest.mark.parametrize(
+        ("kind", "data"), [("arrow", b"nothing"), ("parquet", b"PAR1"), ("json", b"{"), ("json", b"\xff")]
+    )
     def test_damage_names_the_sample(self, schema, tmp_path, kind, data):
         path = tar(tmp_path / "a.tar", [("77." + kind, data)])
         with pytest.raises(CorruptShardError, match=rf"a\.tar: sample 77: its {kind} is damaged"):

@@ -41,7 +41,11 @@ def test_rows_are_cast_and_numbered(schema, rows, block_rows):
 
 
 def test_record_batches_tables_and_blocks(schema, rows, table):
-    for items in (table.to_batches(max_chunksize=4), [table[:3], table[3:3], table[3:]], [pa.concat_tables([table[:5], table[5:]])]):
+    for items in (
+        table.to_batches(max_chunksize=4),
+        [table[:3], table[3:3], table[3:]],
+        [pa.concat_tables([table[:5], table[5:]])],
+    ):
         assert taken(RowsFrom(items, schema)) == expected_of(rows)
     block = next(iter(RowsFrom([table], schema)))
     own = RowBlock(block.data, Source(("mine",), (SourceRange(0, 70, 10),)))
@@ -106,7 +110,9 @@ BAD = [
 
 @pytest.mark.parametrize(("column", "value", "kind", "message"), BAD)
 def test_what_does_not_fit_is_named(schema, rows, column, value, kind, message):
-    changed = [dict(r, h=int(r["h"] or "0", 16)) if column == "h" and not isinstance(value, str) else dict(r) for r in rows]
+    changed = [
+        dict(r, h=int(r["h"] or "0", 16)) if column == "h" and not isinstance(value, str) else dict(r) for r in rows
+    ]
     changed[2][column] = value
     with pytest.raises(kind, match=message):
         list(RowsFrom(changed, schema))
@@ -143,7 +149,9 @@ class TestTorchdataNodes:
         offsets = Batcher(IterableWrapper(range(10)), 4, drop_last=False)
         node = Mapper(offsets, lambda some: table[some[0] : some[-1] + 1])
         for source in (IterableWrapper(rows), node):
-            with DataLoader(RowsFrom(source, schema), 3, schema=schema, window=2, timeout=60, verify_plan=True) as loader:
+            with DataLoader(
+                RowsFrom(source, schema), 3, schema=schema, window=2, timeout=60, verify_plan=True
+            ) as loader:
                 assert [len(b) for b in loader] == [3, 3, 3, 1]
                 assert rows_handed_out(loader) == list(range(10))
 
