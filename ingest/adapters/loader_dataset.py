@@ -26,8 +26,8 @@ class LoaderDataset(IterableDataset[Batch]):
         worker = get_worker_info()
         if worker is not None:
             raise RuntimeError(
-                f"worker process {worker.id} of {worker.num_workers} cannot iterate over a headrace loader: all batches "
-                "go through one index. Give torch's DataLoader num_workers=0, and headrace's the num_workers "
+                f"worker process {worker.id} of {worker.num_workers} cannot iterate over a headrace loader: all "
+                "batches go through one index. Give torch's DataLoader num_workers=0, and headrace's the num_workers "
                 "(threads) that you want"
             )
         return iter(self.loader)

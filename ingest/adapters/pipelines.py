@@ -83,7 +83,7 @@ class _SampleSource(IterableSource[Any]):
         if state.get("key") != skipped:
             raise ValueError(
                 f"{self.name}: sample {self._yielded} was {state.get('key')!r} when the state was saved, and is "
-                f"{skipped!r} now: the pipeline gives other samples, or in another order (shuffle in the loader instead)"
+                f"{skipped!r} now: the pipeline gives other samples, or another order (shuffle in the loader instead)"
             )
 
     def _begin(self, count: int) -> Iterator[Any]:

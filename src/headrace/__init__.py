@@ -43,6 +43,7 @@ from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.hot_split import SplitBatch
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index
 from headrace.ingest.nodes.map_rows import Map
@@ -102,6 +103,7 @@ __all__ = [
     "Source",
     "SourceRange",
     "Sparse",
+    "SplitBatch",
     "StepPlan",
     "Table",
     "TextField",

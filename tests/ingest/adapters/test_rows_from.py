@@ -24,10 +24,11 @@ def taken(node):
 
 def expected_of(rows, file="stream"):
     """Read again by the rules of the schema, without the package."""
+    numbers = [None if r["h"] is None else int(r["h"], 16) for r in rows]
     return [
-        (file, i, {"y": float(r["y"]), "d": r["d"], "a": r["a"], "h": None if r["h"] is None else int(r["h"], 16), "m": r["m"]})
-        for i, r in enumerate(rows)
-    ]  # fmt: skip
+        (file, i, {"y": float(r["y"]), "d": r["d"], "a": r["a"], "h": h, "m": r["m"]})
+        for i, (r, h) in enumerate(zip(rows, numbers, strict=True))
+    ]
 
 
 @pytest.mark.parametrize("block_rows", [1, 3, 10, 1000])
@@ -53,7 +54,8 @@ def test_record_batches_tables_and_blocks(schema, rows, table):
 
 
 def test_values_of_numpy_and_torch(schema):
-    row = {"y": np.float32(1), "d": torch.tensor(0.5), "a": np.uint64(2**64 - 1), "h": np.int64(255), "m": torch.tensor([-1, 2])}  # fmt: skip
+    ids = {"a": np.uint64(2**64 - 1), "h": np.int64(255), "m": torch.tensor([-1, 2])}
+    row = {"y": np.float32(1), "d": torch.tensor(0.5), **ids}
     (found,) = taken(RowsFrom([row], schema))
     assert found == ("stream", 0, {"y": 1.0, "d": 0.5, "a": 2**64 - 1, "h": 255, "m": [-1, 2]})
 
@@ -124,7 +126,7 @@ def test_a_column_that_is_not_there(schema, rows):
         list(RowsFrom(without, schema))
     with pytest.raises(ColumnMismatchError, match="column 'y': is declared by the schema, the batch has z"):
         list(RowsFrom([pa.table({"z": [1]})], schema))
-    with pytest.raises(TypeError, match="an item is a row .* got tuple: map the pipeline's items"):
+    with pytest.raises(TypeError, match=r"an item is a row .* got tuple: map the pipeline's items"):
         list(RowsFrom([(1, 2)], schema))
 
 

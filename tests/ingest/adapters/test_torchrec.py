@@ -93,7 +93,7 @@ def torchrec():
 
 class TestWithTorchrec:
     def arena_of(self, torchrec, batch, stage, capacity):
-        """An unchanged EmbeddingBagCollection whose one table is the arena, with the rows of the batch in their slots."""
+        """An unchanged EmbeddingBagCollection whose one table is the arena, the rows of the batch in their slots."""
         config = torchrec.EmbeddingBagConfig(
             name="arena", embedding_dim=4, num_embeddings=capacity, feature_names=list(batch.feature_names)
         )
