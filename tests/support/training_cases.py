@@ -145,7 +145,7 @@ class Stream:
     def _weights(self, rng: np.random.Generator, ids: Ids) -> Weights:
         names = [f"f{f}" for g in self.weighted_groups for f in g.features]
         return {
-            n: [rng.choice([0.0, 1.0, -2.5, 0.3], len(bag)).astype(np.float32).tolist() for bag in ids[n]]
+            n: [rng.choice([0.0, 1.0, -2.5, 0.375], len(bag)).astype(np.float32).tolist() for bag in ids[n]]
             for n in names
         }
 
@@ -216,10 +216,12 @@ class Run:
             for location, raw, uid, missing in zip(*names, strict=True):
                 self.known[layout.ordinal, (uid, missing, raw)] = location
         chance = self.rng.random()
-        if chance < 0.1 and not self.pending:
+        if chance < 0.1:
             for stage in self.stages:
+                stage.pending_leaves()  # as clipping does; else the skip drops what the last batch gave
                 stage.skip(batch)
             self.seen["skipped"] += 1
+            self.seen["skipped before a step"] += self.pending > 0
             return
         if chance > 0.8:
             self._evaluate(t, batch)
