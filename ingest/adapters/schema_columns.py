@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from headrace.formats.schema import Dense, Label, Schema, Sparse
 
 U8 = npt.NDArray[np.uint8]
 Column = Label | Dense | Sparse
+Row = Mapping[str, Any]
+
+_KINDS: dict[type, str] = {
+    type(None): "none", str: "text", bytes: "text", int: "integer", bool: "integer", float: "float",
+}  # fmt: skip
+_OF_PYTHON = {*_KINDS, list, tuple}
 
 
 @dataclass(frozen=True)
@@ -59,19 +66,13 @@ def batch_columns(schema: Schema, file: str, batch: pa.RecordBatch) -> Columns:
     return _cast(schema, file, found, found)
 
 
-def row_columns(schema: Schema, file: str, rows: Sequence[Mapping[str, Any]], first_row: int) -> Columns:
+def row_columns(schema: Schema, file: str, rows: Sequence[Row], first_row: int) -> Columns:
     """Rows as columns. Integers, floats, text (decimal, or hexadecimal of hex columns), None, lists of these, and
     arrays or tensors of one number or (for multi-hot columns) one axis; a row without a column is an error."""
     arrays, values = [], []
     beyond = np.zeros((len(columns_of(schema)), len(rows)), np.uint8)
     for i, column in enumerate(columns_of(schema)):
-        for number, row in enumerate(rows):
-            if column.name not in row:
-                have = ", ".join(map(str, row))
-                raise ColumnMismatchError(
-                    file, column.name, f"is declared by the schema, row {first_row + number} has {have[:200]}"
-                )
-        values.append([_plain(row[column.name]) for row in rows])
+        values.append(_values(file, column, rows, first_row))
         array, beyond[i] = _array(file, column, values[-1], first_row)
         arrays.append(array)
     found = _cast(schema, file, arrays, values)
@@ -99,37 +100,71 @@ def _column_in(file: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
     raise ColumnMismatchError(file, column.name, why if found else why + ", ".join(batch.schema.names[:50]))
 
 
+def _values(file: str, column: Column, rows: Sequence[Row], first_row: int) -> list[Any]:
+    """The values of a column, numbers and lists of NumPy and torch as Python's."""
+    try:
+        values = [row[column.name] for row in rows]
+    except KeyError:
+        number, row = next((n, row) for n, row in enumerate(rows) if column.name not in row)
+        have = ", ".join(map(str, row))
+        what = f"is declared by the schema, row {first_row + number} has {have[:200]}"
+        raise ColumnMismatchError(file, column.name, what) from None
+    if set(map(type, values)) <= _OF_PYTHON:
+        return values
+    return [_plain(value) for value in values]
+
+
 def _plain(value: Any) -> Any:
-    """Numbers and lists of NumPy and torch as Python's."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _array(file: str, column: Column, values: list[Any], first_row: int) -> tuple[pa.Array, U8]:
     """(values as an Arrow array, integers beyond 64 bits as 0; the reason why a row is refused for one of those)."""
     multi_hot = isinstance(column, Sparse) and column.multi_hot
-    kinds: set[str] = set()
-    for number, value in enumerate(values):
-        if multi_hot and value is not None and not isinstance(value, (list, tuple)):
-            raise _mismatch(file, column, value, first_row + number, "a list (the column is multi-hot)")
-        for one in (value or ()) if multi_hot else (value,):
-            kind = _kind(one)
-            if kind is None or (kind == "float" and isinstance(column, Sparse)):
-                number_kind = "an integer" if isinstance(column, Sparse) else "a number"
-                raise _mismatch(file, column, one, first_row + number, f"{number_kind}, text or None")
-            kinds.add(kind)
-    kinds.discard("none")
+    flat = _flat(file, column, values, first_row) if multi_hot else values
+    kinds = {_KINDS.get(kind, "other") for kind in set(map(type, flat))} - {"none"}
+    if multi_hot and "other" in kinds:  # lists of NumPy's numbers
+        values = [None if value is None else [_plain(one) for one in value] for value in values]
+        flat = _flat(file, column, values, first_row)
+        kinds = {_KINDS.get(kind, "other") for kind in set(map(type, flat))} - {"none"}
+    if "other" in kinds or ("float" in kinds and isinstance(column, Sparse)):
+        raise _wrong_value(file, column, values, first_row)
     if "text" in kinds and len(kinds) > 1:
         raise ColumnMismatchError(file, column.name, f"numbers and text are mixed in rows from {first_row} on")
     refused = np.zeros(len(values), np.uint8)
     element = _element_type(column, kinds)
     if pa.types.is_integer(element):
+        numbers = [one for one in flat if one is not None]
         low, high = (0, 2**64 - 1) if element == pa.uint64() else (-(2**63), 2**63 - 1)
-        for number, value in enumerate(values):
-            many = value if multi_hot else [value]
-            if any(one is not None and not low <= one <= high for one in many or ()):
-                refused[number] = Reason.OUT_OF_RANGE
-                values = [*values[:number], [0] if multi_hot else 0, *values[number + 1 :]]
+        if min(numbers) < low or max(numbers) > high:
+            values = list(values)
+            for number, value in enumerate(values):
+                many = value if multi_hot else (value,)
+                if any(one is not None and not low <= one <= high for one in many or ()):
+                    refused[number], values[number] = Reason.OUT_OF_RANGE, [0] if multi_hot else 0
     return pa.array(values, pa.list_(element) if multi_hot else element), refused
+
+
+def _flat(file: str, column: Column, values: list[Any], first_row: int) -> list[Any]:
+    """The elements of all lists."""
+    for number, value in enumerate(values):
+        if value is not None and not isinstance(value, (list, tuple)):
+            raise _mismatch(file, column, value, first_row + number, "a list (the column is multi-hot)")
+    return list(chain.from_iterable(value for value in values if value is not None))
+
+
+def _wrong_value(file: str, column: Column, values: list[Any], first_row: int) -> ColumnMismatchError:
+    """The error for the first value of a kind that the column does not take."""
+    multi_hot, wanted = isinstance(column, Sparse) and column.multi_hot, "a number, text or None"
+    taken = {"none", "text", "integer", "float"}
+    if isinstance(column, Sparse):
+        wanted = "an integer, text or None"
+        taken.remove("float")
+    for number, value in enumerate(values):
+        for one in (value or ()) if multi_hot else (value,):
+            if _KINDS.get(type(one)) not in taken:
+                return _mismatch(file, column, one, first_row + number, wanted)
+    raise AssertionError("no value is wrong")
 
 
 def _element_type(column: Column, kinds: set[str]) -> pa.DataType:
@@ -141,16 +176,6 @@ def _element_type(column: Column, kinds: set[str]) -> pa.DataType:
     if "float" in kinds:
         return pa.float64()
     return pa.uint64() if column_kind(column) in (Kind.UINT64, Kind.HEX32, Kind.HEX64) else pa.int64()
-
-
-def _kind(value: Any) -> str | None:
-    if value is None:
-        return "none"
-    if isinstance(value, (str, bytes)):
-        return "text"
-    if isinstance(value, int):  # bool, too: a label may be one
-        return "integer"
-    return "float" if isinstance(value, float) else None
 
 
 def _mismatch(file: str, column: Column, value: Any, row: int, wanted: str) -> ColumnMismatchError:

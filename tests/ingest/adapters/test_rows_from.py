@@ -56,8 +56,10 @@ def test_record_batches_tables_and_blocks(schema, rows, table):
 def test_values_of_numpy_and_torch(schema):
     ids = {"a": np.uint64(2**64 - 1), "h": np.int64(255), "m": torch.tensor([-1, 2])}
     row = {"y": np.float32(1), "d": torch.tensor(0.5), **ids}
-    (found,) = taken(RowsFrom([row], schema))
-    assert found == ("stream", 0, {"y": 1.0, "d": 0.5, "a": 2**64 - 1, "h": 255, "m": [-1, 2]})
+    same = {"y": 1.0, "d": 0.5, "a": 2**64 - 1, "h": 255, "m": [-1, 2]}
+    other = {**row, "y": True, "m": [np.int64(-1), torch.tensor(2)], "h": b"ff", "a": "18446744073709551615"}
+    found = taken(RowsFrom([row], schema)) + taken(RowsFrom([other], schema))
+    assert found == [("stream", 0, same)] * 2
 
 
 def test_it_is_a_node(schema, rows, table):
