@@ -21,9 +21,9 @@ Column = Label | Dense | Sparse
 Row = Mapping[str, Any]
 
 _KINDS: dict[type, str] = {
-    type(None): "none", str: "text", bytes: "text", int: "integer", bool: "integer", float: "float",
+    type(None): "none", str: "text", bytes: "text", int: "integer", float: "float",
 }  # fmt: skip
-_OF_PYTHON = {*_KINDS, list, tuple}
+_OF_PYTHON = {*_KINDS, bool, list, tuple}
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,11 @@ def _values(file: str, column: Column, rows: Sequence[Row], first_row: int) -> l
         have = ", ".join(map(str, row))
         what = f"is declared by the schema, row {first_row + number} has {have[:200]}"
         raise ColumnMismatchError(file, column.name, what) from None
-    if set(map(type, values)) <= _OF_PYTHON:
-        return values
-    return [_plain(value) for value in values]
+    if not set(map(type, values)) <= _OF_PYTHON:
+        values = [_plain(value) for value in values]
+    if not isinstance(column, Sparse) and bool in set(map(type, values)):  # a label may be one; an id is none
+        values = [int(value) if isinstance(value, bool) else value for value in values]
+    return values
 
 
 def _plain(value: Any) -> Any:

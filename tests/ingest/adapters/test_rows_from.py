@@ -106,6 +106,7 @@ BAD = [
     ("a", 1.0, ColumnMismatchError, r"row 2: float 1\.0 is not an integer"),
     ("a", 2**64, BadRecordError, r"line 3, column a: b'18446744073709551616': does not fit into uint64"),
     ("m", [1, 2**63], BadRecordError, r"line 3, column m: b'\[1, 9223372036854775808\]': does not fit into int64"),
+    ("a", True, ColumnMismatchError, r"row 2: bool True is not an integer"),
     ("a", [1], ColumnMismatchError, r"row 2: list \[1\] is not an integer"),
     ("m", 1, ColumnMismatchError, r"row 2: int 1 is not a list"),
     ("m", [1.5], ColumnMismatchError, r"row 2: float 1\.5"),
