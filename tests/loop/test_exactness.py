@@ -4,11 +4,15 @@ bit, after every step; and every plan is proved before its step."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from headrace.ingest.plan.planner import WindowPlanner
+from headrace.ingest.plan.violations import PlanViolationError
+from headrace.ingest.step_plan import NEVER
 from tests.support.training_cases import Case, Run, cases
 
 EXAMPLES, LONG_EXAMPLES = 300, 5000
@@ -76,6 +80,18 @@ class TestItWouldBeSeen:
         with pytest.raises(AssertionError, match="values differ"):
             run.run()
         assert any(written)
+
+    def test_if_a_plan_dropped_a_wait(self, monkeypatch):
+        pop = WindowPlanner.pop
+
+        def hasty(planner):
+            plan = pop(planner)
+            late = replace(plan.late, slot_wait=np.full_like(plan.late.slot_wait, NEVER))
+            return replace(plan, late=late)
+
+        monkeypatch.setattr(WindowPlanner, "pop", hasty)
+        with pytest.raises(PlanViolationError, match="slot"):
+            Run(EASY).run()
 
     def test_if_a_step_came_with_another_rate(self):
         run = Run(EASY)
