@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from headrace.ingest.plan.planner import WindowPlanner
 from headrace.ingest.plan.violations import PlanViolationError
 from headrace.ingest.step_plan import NEVER
-from tests.support.training_cases import Case, Run, cases
+from tests.support.training_cases import Case, cases
+from tests.support.training_run import Run
 
 EXAMPLES, LONG_EXAMPLES = 300, 5000
 CALM = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
