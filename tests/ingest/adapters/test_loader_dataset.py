@@ -43,10 +43,11 @@ def test_the_rows_it_brings_are_permanent_and_no_others(loader):
     assert len(loader.index) == sum(group.num_unique for group in first.groups)
 
 
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
-def test_worker_processes_are_refused_and_told_why(loader, method):  # L46: nothing hangs
-    wrapped = DataLoader(loader.as_iterable_dataset(), batch_size=None, num_workers=2, multiprocessing_context=method)
+def test_worker_processes_are_refused_and_told_why(loader, kind, method):  # L46: nothing hangs
+    wrapped = kind(loader.as_iterable_dataset(), batch_size=None, num_workers=2, multiprocessing_context=method)
     with pytest.raises((RuntimeError, TypeError), match="num_workers=0"):
         next(iter(wrapped))
     assert row_order(loader) == list(range(ROWS))
