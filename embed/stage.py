@@ -279,9 +279,9 @@ class EmbeddingStage(torch.nn.Module):
         if batch.plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema)
+        self._residency.skip(batch.plan)
         self._last = None
         self._pending.pass_by()
-        self._residency.skip(batch.plan)
         if self._exchange is not None and batch.ranks is not None:
             self._exchange.skip(batch.ranks)
 
