@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.bad_lines import NO_BAD_LINES, BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
@@ -15,6 +16,7 @@ from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 from headrace.formats.text_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_LINE_BYTES, TextBlock
 from headrace.formats.text_reader import TextFiles
 
@@ -34,6 +36,7 @@ class CriteoFiles(TextFiles):
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         super().__init__(
             paths,
@@ -42,6 +45,7 @@ class CriteoFiles(TextFiles):
             block_bytes=block_bytes,
             max_line_bytes=max_line_bytes,
             verify_manifest=verify_manifest,
+            filesystem=filesystem,
         )
         self._layout = LineLayout.from_schema(schema)
 

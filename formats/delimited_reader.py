@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
@@ -16,6 +17,7 @@ from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 from headrace.formats.text_blocks import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_MAX_LINE_BYTES,
@@ -46,6 +48,7 @@ class DelimitedFiles(TextFiles):
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         super().__init__(
             paths,
@@ -54,6 +57,7 @@ class DelimitedFiles(TextFiles):
             block_bytes=block_bytes,
             max_line_bytes=max_line_bytes,
             verify_manifest=verify_manifest,
+            filesystem=filesystem,
         )
         self.text_format = text_format
         self._header_lines = int(text_format.header)
@@ -85,6 +89,7 @@ class DelimitedFiles(TextFiles):
             file_bytes=self._sizes[file],
             block_bytes=_HEAD_BYTES,
             max_line_bytes=self._max_line_bytes,
+            store=self.store,
         )
         block = next(head, None)
         head.close()  # type: ignore[attr-defined]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from pyarrow import fs
 
+from headrace.formats.arrow_store import store_of
 from headrace.formats.bad_lines import I64
 from headrace.formats.bad_records import BadRecordLog, BadRecords, Describe
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import BadRecordError, ManifestError
-from headrace.formats.files import PathLike, digest, file_sizes, list_files
+from headrace.formats.files import PathLike, digest
 from headrace.formats.manifest import (
     Manifest,
     ManifestFile,
@@ -21,12 +23,12 @@ from headrace.formats.manifest import (
     check_rows,
     check_size,
     check_verify,
-    read_manifest,
 )
 from headrace.formats.reader import START, DecodedBlock, FilePosition
 from headrace.formats.row_selection import RowSelection
 from headrace.formats.rows import RowBlock, SourceRange
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 
 BlockT = TypeVar("BlockT")
 
@@ -38,6 +40,9 @@ class FileReader(ABC, Generic[BlockT]):
     :class:`CorruptShardError`, when it is opened and at its end.
 
     `bad_records` is "raise", "skip" or a :class:`BadRecords`.
+
+    `filesystem`, a ``pyarrow.fs.FileSystem`` or an :class:`ArrowStore`, is where the files are, when `paths` are
+    neither local ones nor URIs (see :func:`headrace.formats.arrow_store.store_of`).
 
     A ``manifest.json`` beside a file is checked unless ``verify_manifest="off"``: the size when the file is opened
     (``"full"``: its hash, too), the number of rows at its end; when `paths` is a folder, every file of the manifest
@@ -56,17 +61,21 @@ class FileReader(ABC, Generic[BlockT]):
         *,
         bad_records: BadRecords | str = "raise",
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         check_verify(verify_manifest)
+        self.store, paths = store_of(paths, filesystem)
         self.files = self._list(paths)
         self.schema = schema
-        self._sizes = file_sizes(self.files)
+        self._sizes = self.store.sizes(self.files)
         self.digest = self._files_digest = digest(self.files, self._sizes)
         self.bytes_in = 0
         self._log = BadRecordLog(BadRecords.of(bad_records))
         self._verify = verify_manifest
         whole = paths if self._a_folder_is_its_manifest else ()
-        self._entries = _manifest_entries(self.files, whole) if verify_manifest != "off" else [None] * len(self.files)
+        self._entries: list[ManifestFile | None] = [None] * len(self.files)
+        if verify_manifest != "off":
+            self._entries = _manifest_entries(self.store, self.files, whole)
         self._begun = False
         self._selection: RowSelection | None = None
 
@@ -75,7 +84,7 @@ class FileReader(ABC, Generic[BlockT]):
         return (self.files[file],)
 
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-        return list_files(paths)
+        return self.store.find(paths)
 
     @property
     def rows_in(self) -> int:
@@ -123,6 +132,14 @@ class FileReader(ABC, Generic[BlockT]):
         self._selection = RowSelection(ranges, files=len(self.files))
         self.digest = self._selection.digest(self._files_digest)
 
+    def identity(self) -> list[list[dict[str, Any]]]:
+        """Name, size and time of change of the files that the rows of each file number come from."""
+        return [[self.store.identity(name) for name in self.files_of(file)] for file in range(len(self.files))]
+
+    def interrupt(self) -> None:
+        """Wake whoever waits for a file inside this reader, from any thread, with ReadInterruptedError; at once."""
+        self.store.interrupt()
+
     def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
         """Count on from `rows_in` and `rows_skipped` in the pass about to start: those settled before a resume.
 
@@ -152,7 +169,8 @@ class FileReader(ABC, Generic[BlockT]):
             if self._selection is not None and not self._selection.has(file):
                 continue
             if (entry := self._entries[file]) is not None:
-                check_size(entry, self.files[file], verify=self._verify)
+                store = self.store
+                check_size(entry, self.files[file], verify=self._verify, size_of=store.size, blake2b_of=store.blake2b)
             at = start if file == start.file else FilePosition(file, 0, 0)
             blocks = self._file_blocks(at)
             if self._selection is None:
@@ -222,15 +240,18 @@ def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange
     )
 
 
-def _manifest_entries(files: tuple[str, ...], paths: PathLike | Iterable[PathLike]) -> list[ManifestFile | None]:
+def _manifest_entries(
+    store: Store, files: tuple[str, ...], paths: PathLike | Iterable[PathLike]
+) -> list[ManifestFile | None]:
     """The entry of each file in the manifest beside it, None where there is none."""
     manifests: dict[str, Manifest | None] = {}
     for file in files:
         folder = os.path.dirname(file)
         if folder not in manifests:
-            manifests[folder] = read_manifest(folder)
-    if isinstance(paths, (str, os.PathLike)) and os.path.isdir(paths):
-        _compare_listing(os.path.abspath(paths), files, manifests)
+            manifests[folder] = store.manifest(folder)
+    if isinstance(paths, (str, os.PathLike)) and store.is_folder(os.fspath(paths)):
+        folder = os.path.dirname(files[0])
+        _compare_listing(folder, files, manifests[folder])
     entries = []
     for file in files:
         manifest = manifests[os.path.dirname(file)]
@@ -238,8 +259,7 @@ def _manifest_entries(files: tuple[str, ...], paths: PathLike | Iterable[PathLik
     return entries
 
 
-def _compare_listing(folder: str, files: tuple[str, ...], manifests: dict[str, Manifest | None]) -> None:
-    manifest = manifests[folder]
+def _compare_listing(folder: str, files: tuple[str, ...], manifest: Manifest | None) -> None:
     if manifest is None:
         return
     listed, found = set(manifest.files), {os.path.basename(f) for f in files}
