@@ -17,7 +17,9 @@ from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE
 from headrace.formats.criteo_arrays import ArrayForm, ShardRows
+from headrace.formats.file_reader import Paths
 from headrace.formats.files import PathLike
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.manifest import Verify
 from headrace.formats.multi_hot import MultiHotTables
 from headrace.formats.reader import FilePosition
@@ -53,7 +55,7 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         form: ArrayForm,
         *,
@@ -67,6 +69,10 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
     ) -> None:
         self.form = form
         _check_schema(schema)
+        if isinstance(paths, GrowingFolder):
+            raise ValueError(
+                "a growing folder of arrays cannot be read: the files of a shard do not appear in one step"
+            )
         super().__init__(
             paths,
             schema,

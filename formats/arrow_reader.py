@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from headrace.formats.arrow_columns import ColumnCast, plan_cast
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import other_name
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import Paths
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import FilePosition
 from headrace.formats.record_reader import DecodedRecords, RecordFiles
@@ -49,7 +49,7 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         columns: Mapping[str, str] | None = None,

@@ -61,6 +61,12 @@ class ArrowStore:
     def is_folder(self, path: str) -> bool:
         return bool(self._info(self._inner(path)).type == fs.FileType.Directory)
 
+    def names(self, folder: str) -> dict[str, str]:
+        found = self._select(self._inner(folder), recursive=False)
+        files = [info for info in found if info.type == fs.FileType.File]
+        self._listed.update({self._prefix + info.path: int(info.size) for info in files})
+        return {os.path.basename(info.path): self._prefix + info.path for info in files}
+
     def sizes(self, files: Sequence[str]) -> tuple[int, ...]:
         return tuple(self._listed[file] if file in self._listed else self.size(file) for file in files)
 

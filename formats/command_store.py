@@ -97,6 +97,9 @@ class CommandStore:
     def is_folder(self, path: str) -> bool:
         return False
 
+    def names(self, folder: str) -> dict[str, str]:
+        raise NotADirectoryError(folder)
+
     def sizes(self, files: Sequence[str]) -> tuple[int, ...]:
         return (0,) * len(files)
 

@@ -1,4 +1,4 @@
-"""Raw files -> Parquet or tar shards, one file for one: in parallel, resumable after a kill, and accounted for row by row.
+"""Raw files -> Parquet or tar shards, one for one: in parallel, resumable after a kill, accounted for row by row.
 
 A file gets its name when it is whole and a record of what it was made from lies on disk, so that a run that was killed
 is continued by a run with the same arguments: what is done stays, if its hash is what the record says, and the rest is
@@ -84,7 +84,9 @@ def convert(
     """Write each file of a dataset (see `datasets.py`) as ``out/NAME.parquet``, then ``out/manifest.json``.
 
     ``to="tar"`` writes ``out/NAME.tar`` instead, with a member of Arrow IPC for each `row_group_rows` rows. `paths` and
-    `filesystem` are those of the readers; `out` is a local folder. The columns are the schema's, in its types; limits of `bad_records` hold for each file. `threads` files are
+    `filesystem` are those of the readers; `out` is a local folder.
+
+    The columns are the schema's, in its types; limits of `bad_records` hold for each file. `threads` files are
     converted at a time, with the same result for every number. `overwrite` removes what an earlier conversion wrote
     there, complete or not, and nothing else. `options` are those of the format's reader.
 

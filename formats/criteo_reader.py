@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pyarrow as pa
 from pyarrow import fs
 
@@ -11,7 +9,7 @@ from headrace.formats.bad_lines import NO_BAD_LINES, BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo_lines import LineLayout, parse_lines
 from headrace.formats.errors import BadRecordError
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import Paths
 from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock
@@ -29,7 +27,7 @@ class CriteoFiles(TextFiles):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str = "raise",

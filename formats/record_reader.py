@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,8 +16,8 @@ from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo_lines import Reason, field_reason
 from headrace.formats.errors import BadRecordError, CorruptShardError
-from headrace.formats.file_reader import FileReader, good_ranges
-from headrace.formats.files import PathLike, digest
+from headrace.formats.file_reader import FileReader, Paths, good_ranges
+from headrace.formats.files import digest
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, Source
@@ -59,7 +58,7 @@ class RecordFiles(FileReader[RecordBlockT]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str,
@@ -73,10 +72,20 @@ class RecordFiles(FileReader[RecordBlockT]):
         self._wrap_negative_ids = wrap_negative_ids
         self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.sparse)
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
-        every = [self.files_of(file) for file in range(len(self.files))]
-        self._listed = [dict(zip(paths_of, self.store.sizes(paths_of), strict=True)) for paths_of in every]
-        names, sizes = zip(*(item for sizes_of in self._listed for item in sizes_of.items()), strict=True)
-        self.digest = self._files_digest = digest(names, sizes)
+        self._listed = [self._sizes_of(file) for file in range(len(self.files))]
+        if self._growing is None:
+            names, sizes = zip(*(item for sizes_of in self._listed for item in sizes_of.items()), strict=True)
+            self.digest = self._files_digest = digest(names, sizes)
+
+    def _sizes_of(self, file: int) -> dict[str, int]:
+        names = self.files_of(file)
+        return dict(zip(names, self.store.sizes(names), strict=True))
+
+    def _add(self, files: tuple[str, ...]) -> None:
+        super()._add(files)
+        self._listed = [*self._listed, *(dict([item]) for item in zip(files, self.store.sizes(files), strict=True))]
+
+    _listed: list[dict[str, int]] = []  # noqa: RUF012 (replaced, never changed)
 
     def _check_unchanged(self, file: int, row: int) -> None:
         """CorruptShardError when a file that rows of number `file` come from has another size than at construction."""

@@ -20,6 +20,9 @@ class Store(Protocol):
 
     def is_folder(self, path: str) -> bool: ...
 
+    def names(self, folder: str) -> dict[str, str]:
+        """The files in a folder, hidden ones among them: name in the folder -> name in the store."""
+
     def sizes(self, files: Sequence[str]) -> tuple[int, ...]:
         """Bytes of each file, as listed or as they are now."""
 
@@ -52,6 +55,10 @@ class LocalStore:
 
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
+
+    def names(self, folder: str) -> dict[str, str]:
+        with os.scandir(folder) as entries:
+            return {entry.name: os.path.abspath(entry.path) for entry in entries if entry.is_file()}
 
     def sizes(self, files: Sequence[str]) -> tuple[int, ...]:
         return file_sizes(files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyarrow import fs
@@ -12,7 +12,8 @@ from headrace.formats.arrow_reader import DEFAULT_BATCH_ROWS, ArrowFiles
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.command_store import CommandStore
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import Paths
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.manifest import Verify
 from headrace.formats.schema import Schema
 from headrace.formats.store import Store
@@ -33,7 +34,7 @@ class TarFiles(ArrowFiles):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         columns: Mapping[str, str] | None = None,
@@ -46,7 +47,7 @@ class TarFiles(ArrowFiles):
         filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         self._max_member_bytes = check_integer("max_member_bytes", max_member_bytes, 1, 1 << 40)
-        if allow_commands and filesystem is None:
+        if allow_commands and filesystem is None and not isinstance(paths, GrowingFolder):
             filesystem = CommandStore.of(paths, allow_commands)
         super().__init__(
             paths,

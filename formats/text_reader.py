@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,7 @@ from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.bad_records import BadRecords, Describe
 from headrace.formats.criteo_lines import Reason
 from headrace.formats.errors import BadRecordError
-from headrace.formats.file_reader import FileReader, good_ranges
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import FileReader, Paths, good_ranges
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, Source
@@ -41,7 +40,7 @@ class TextFiles(FileReader[TextBlock]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str = "raise",
