@@ -88,13 +88,18 @@ class ArrowStore:
             self._open.add(opened)
         return opened
 
+    def folder_of(self, file: str) -> str:
+        folder, _, _ = file.removeprefix(self._prefix).rpartition("/")
+        return self._prefix + folder
+
     def manifest(self, folder: str) -> Manifest | None:
-        path = f"{folder.rstrip('/')}/{MANIFEST_NAME}"
-        info = self._info(self._inner(path))
+        inner = folder.removeprefix(self._prefix)
+        path = f"{inner}/{MANIFEST_NAME}" if inner else MANIFEST_NAME
+        info = self._info(path)
         if info.type == fs.FileType.NotFound:
             return None
         with self.open(path) as file:
-            return parse_manifest(path, file.read(MAX_MANIFEST_BYTES + 1))
+            return parse_manifest(self._prefix + path, file.read(MAX_MANIFEST_BYTES + 1))
 
     def blake2b(self, file: str) -> str:
         with self.open(file) as opened:

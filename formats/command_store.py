@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from webdataset import gopen
+from webdataset.gopen import gopen, gopen_schemes
 
 from headrace.formats.errors import ReadInterruptedError
 from headrace.formats.files import PathLike
@@ -29,9 +29,10 @@ class _CommandFile(io.RawIOBase):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.url = url
-        pipe: Any = gopen.gopen(url, "rb")
-        self._process: subprocess.Popen[bytes] = pipe.proc
-        self._stream: IO[bytes] = pipe.stream
+        self._pipe: Any = gopen(url, "rb")
+        self._pipe.ignore_errors = True  # it is this class that looks at how the command ended
+        self._process: subprocess.Popen[bytes] = self._pipe.proc
+        self._stream: IO[bytes] = self._pipe.stream
         self._woken, self._wake = os.pipe()
 
     def readable(self) -> bool:
@@ -69,7 +70,7 @@ class CommandStore:
     """URLs of the schemes in `allowed`, each of which webdataset opens by a command; sizes are not known (0)."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        known = sorted(set(gopen.gopen_schemes) - {"__default__"})
+        known = sorted(set(gopen_schemes) - {"__default__"})
         if isinstance(allowed, str) or (unknown := sorted(set(allowed) - set(known))):
             named = allowed if isinstance(allowed, str) else unknown
             raise ValueError(f"allow_commands={named!r}: a sequence of names among {', '.join(known)}")
@@ -111,6 +112,9 @@ class CommandStore:
         with self._opening:
             self._open.add(opened)
         return opened
+
+    def folder_of(self, file: str) -> str:
+        return ""
 
     def manifest(self, folder: str) -> Manifest | None:
         return None

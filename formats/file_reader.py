@@ -325,15 +325,15 @@ def _manifest_entries(
     """The entry of each file in the manifest beside it, None where there is none."""
     manifests: dict[str, Manifest | None] = {}
     for file in files:
-        folder = os.path.dirname(file)
+        folder = store.folder_of(file)
         if folder not in manifests:
             manifests[folder] = store.manifest(folder)
     if isinstance(paths, (str, os.PathLike)) and store.is_folder(os.fspath(paths)):
-        folder = os.path.dirname(files[0])
+        folder = store.folder_of(files[0])
         _compare_listing(folder, files, manifests[folder])
     entries = []
     for file in files:
-        manifest = manifests[os.path.dirname(file)]
+        manifest = manifests[store.folder_of(file)]
         entries.append(None if manifest is None else manifest.files.get(os.path.basename(file)))
     return entries
 

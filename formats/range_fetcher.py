@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import pyarrow as pa
-
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import CorruptShardError, ReadInterruptedError, StoreReadError
 
@@ -87,7 +85,7 @@ def is_passing(error: BaseException) -> bool:
         return False
     if any(word in str(error) for word in ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "NO_SUCH_BUCKET", "NO_SUCH_KEY")):
         return False
-    return isinstance(error, (OSError, pa.ArrowException))
+    return isinstance(error, OSError)
 
 
 class _Range:
@@ -126,6 +124,7 @@ class RangeFetcher:
         self._stopped = threading.Event()
         self._interrupted = False
         self._handle: Handle | None = None
+        self._opening = threading.Lock()
 
     def get(self, number: int, *, ahead: bool) -> bytes | bytearray:
         """Range `number`; with `ahead` the next ones are asked for, too. StoreReadError, or what opening raised."""
@@ -254,15 +253,18 @@ class RangeFetcher:
         )
 
     def _opened(self) -> Handle:
-        handle = self._handle
-        if handle is None:
+        if (handle := self._handle) is not None:
+            return handle
+        with self._opening:  # one for all threads: to open costs a request
+            if (handle := self._handle) is not None:
+                return handle
             handle = self._open_handle()
             if (size := handle.size()) != self.size:
                 handle.close()
                 changed = f"changed since it was opened ({self.size} bytes then, {size} now)"
                 raise CorruptShardError(self.path, min(size, self.size), 0, changed)
             self._handle = handle
-        return handle
+            return handle
 
     def _drop_handle(self) -> None:
         self._handle = None  # another thread may still be reading from it

@@ -31,6 +31,8 @@ class Store(Protocol):
 
     def open(self, file: str, access: Access = "forward") -> io.RawIOBase: ...
 
+    def folder_of(self, file: str) -> str: ...
+
     def manifest(self, folder: str) -> Manifest | None:
         """As :func:`headrace.formats.manifest.read_manifest`."""
 
@@ -68,6 +70,9 @@ class LocalStore:
 
     def open(self, file: str, access: Access = "forward") -> io.RawIOBase:
         return open(file, "rb", buffering=0)
+
+    def folder_of(self, file: str) -> str:
+        return os.path.dirname(file)
 
     def manifest(self, folder: str) -> Manifest | None:
         return read_manifest(folder)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from webdataset.tariterators import tar_file_iterator
@@ -14,38 +14,51 @@ from webdataset.tariterators import tar_file_iterator
 from headrace.formats.arrow_batches import reading, with_names
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.store import Store
-from headrace.formats.tar_walk import TarWalk
+from headrace.formats.tar_walk import BLOCK_BYTES, TarWalk
 from headrace.formats.text_blocks import ByteSource, open_bytes
 
 MEMBER_SUFFIXES = (".arrow", ".arrows", ".ipc")
 _MAX_NAME_CHARS = 1024
 _READ_BYTES = 1 << 20
 
+_T = TypeVar("_T")
+
 
 class _WatchedBytes(io.RawIOBase):
-    """What webdataset reads from: each byte goes through the walk first. The first error stays in `error`."""
+    """What webdataset reads from: each byte goes through the walk first.
+
+    At the first error the bytes end, and it stays in `error`: so the members before it are given out before it is
+    raised, however far tar readers read ahead.
+    """
 
     def __init__(self, source: ByteSource, walk: TarWalk) -> None:
         super().__init__()
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self._source = source
         self._walk = walk
 
     def read(self, size: int = -1, /) -> bytes:
         buffer = bytearray(_READ_BYTES if size < 0 else size)
         view, done = memoryview(buffer), 0
-        try:
-            while done < len(view) and (read := self._source.readinto(view[done:])):
+        while done < len(view) and self.error is None:
+            before, read = self._walk.bytes, 0
+            try:
+                read = self._source.readinto(view[done:]) or 0
                 self._walk.feed(view[done : done + read])
-                done += read
-        except BaseException as error:
-            self.error = error
-            raise
+            except Exception as error:
+                self.error = error
+                read = max(0, self._walk.bytes - BLOCK_BYTES - before) if read else 0
+            done += read
+            if not read:
+                break
         return bytes(view[:done])
 
     def drain(self) -> None:
+        """Let the rest pass; raises the error, if there is one."""
         while self.read(_READ_BYTES):
             pass
+        if self.error is not None:
+            raise self.error
 
 
 class TarShard:
@@ -104,10 +117,9 @@ class TarShard:
             raise CorruptShardError(self._path, self._walk.bytes, self._row, reason)
 
     def _next_member(self, watched: _WatchedBytes, members: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._in_archive(watched, lambda: next(members, None))
-        return found
+        return self._in_archive(watched, lambda: next(members, None))
 
-    def _in_archive(self, watched: _WatchedBytes, step: Any) -> Any:
+    def _in_archive(self, watched: _WatchedBytes, step: Callable[[], _T]) -> _T:
         """What `step` gives; damage is a CorruptShardError with the rows given out, other errors stay what they are."""
         try:
             return step()
@@ -115,12 +127,12 @@ class TarShard:
             error = watched.error or raised
             if isinstance(error, CorruptShardError):
                 raise CorruptShardError(self._path, error.byte_offset, self._row, error.reason) from error
-            if watched.error is not None:
-                raise watched.error from None
-            reason = f"no tar archive, or damaged ({raised})"
+            if error is watched.error:
+                raise error from None
+            reason = f"cut, no tar archive, or damaged ({str(raised).partition(' @ ')[0]})"
             raise CorruptShardError(self._path, self._walk.bytes, self._row, reason) from raised
 
-    def _reading(self, read: Any) -> Any:
+    def _reading(self, read: Callable[[], _T]) -> _T:
         return reading(self._path, self._walk.bytes, self._row, read)
 
     def close(self) -> None:
