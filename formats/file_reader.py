@@ -132,7 +132,7 @@ class FileReader(ABC, Generic[BlockT]):
     @property
     def rows_per_file(self) -> tuple[int, ...] | None:
         """Rows of each file, whatever is selected; None where that is not known without reading."""
-        if not self._ended:
+        if self._growing is not None:
             return None
         rows = []
         for file in range(len(self.files)):
