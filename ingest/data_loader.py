@@ -167,6 +167,7 @@ class DataLoader:
         self._started = False
         self._active: _Run | None = None
         self._loaded: dict[str, Any] | None = None
+        self._next_epoch = True  # whether a loaded state that turns out to be of an epoch's end starts the next one
         self._resuming: dict[str, Any] | None = None  # the loaded state, until a batch behind it was handed out
         self._stats = LoaderStats()
         self._closed = False
@@ -251,17 +252,19 @@ class DataLoader:
             "pipeline": self._root.get_state() if started else None,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, next_epoch: bool = True) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
 
         An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
-        next epoch, whole. Loading twice: the last one counts. The batch size may differ from the saved one.
+        next epoch, whole; with ``next_epoch=False`` it gives the end of its own first: no batch. Loading twice: the
+        last one counts. The batch size may differ from the saved one.
         """
         if self._closed:
             raise RuntimeError("the loader is closed")
         _check_state(state_dict, self.schema.digest)
         self._end("load_state_dict() was called; start a new iterator")
         self._loaded = copy.deepcopy({key: state_dict[key] for key in _STATE_KEYS})
+        self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:
         """End the active iteration: stop reading ahead, undo what was not handed out; bounded."""
@@ -277,7 +280,7 @@ class DataLoader:
         try:
             batch = next(self._root)
         except StopIteration:
-            if resuming is not None:  # the state was saved at the very end of an epoch
+            if resuming is not None and self._next_epoch:  # the state was saved at the very end of an epoch
                 self._begin(self._running_epoch + 1, None)
                 return self._next(run)
             self._stats.end_epoch()

@@ -66,17 +66,20 @@ class ReplayState:
             return meta
 
         saved = read_folder(self.folder, read)["replay"]
-        loader.load_state_dict(saved["loader"])
+        loader.load_state_dict(saved["loader"], next_epoch=saved["ended"])
         loader.restore_totals(saved["totals"])
         digest.value = saved["digest"]
         return int(saved["epochs"])
 
-    def save(self, loader: DataLoader, digest: BatchDigest, epochs: int) -> None:
-        """Write the state as of the batches handed out, in one step, then put the loader just there."""
+    def save(self, loader: DataLoader, digest: BatchDigest, epochs: int, *, ended: bool) -> None:
+        """Write the state as of the batches handed out, in one step, then put the loader just there.
+
+        ended: the last of the `epochs` ended with these batches
+        """
         state, totals = loader.state_dict(), loader.totals()
-        loader.load_state_dict(state)  # ends the iteration: what was read ahead is undone
+        loader.load_state_dict(state, next_epoch=ended)  # ends the iteration: what was read ahead is undone
         loader.restore_totals(totals)
-        replay = {"loader": state, "totals": totals, "digest": digest.value, "epochs": epochs}
+        replay = {"loader": state, "totals": totals, "digest": digest.value, "epochs": epochs, "ended": ended}
         meta = {"version": VERSION, "parameters": self.parameters, "replay": replay}
         write_folder(self.folder, meta, lambda folder: loader.index.write_snapshot(folder / INDEX_FILE))
 
@@ -101,7 +104,7 @@ class Replay:
             ended = self._segment(digest)
             self._done += ended
             if self.state is not None:
-                self.state.save(self.loader, digest, self._done)
+                self.state.save(self.loader, digest, self._done, ended=ended)
         return {**self.loader.stats(), "batches_digest": digest.value if self.digest is not None else None}
 
     def _segment(self, digest: BatchDigest) -> bool:
