@@ -87,6 +87,20 @@ def test_ranges_ahead_are_fetched_before_they_are_asked_for(tmp_path: Path) -> N
     assert store.counts() == {"bytes_fetched": 10_000, "requests": 40, "retries": 0}
 
 
+def test_ranges_are_fetched_side_by_side(tmp_path: Path) -> None:
+    together = threading.Barrier(4)  # passes once four reads are under way: one alone would wait for ever
+
+    def fault(path: str, offset: int, nbytes: int) -> str:
+        if offset < 4 * 256:
+            together.wait(60)
+        return ""
+
+    _, store = faulty(tmp_path, fault)
+    with store.open("f") as file:
+        assert file.read() == DATA
+    assert store.counts()["retries"] == 0
+
+
 @pytest.mark.parametrize(("access", "held"), [("forward", 5), ("array", 3), ("columns", 96)])
 def test_memory_is_bounded(access: Any, held: int) -> None:
     data = bytes(64 * 256 * 3)
