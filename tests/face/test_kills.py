@@ -36,8 +36,12 @@ def test_convert(raw: Path, tmp_path: Path, repository: Path, form: str, kills: 
         options = ["--to", form, "--threads", "2", "--row-group-rows", "100", "--json", str(tmp_path / f"{out}.json")]
         return ["convert", "--dataset", "criteo-terabyte", str(raw), "--out", str(tmp_path / out), *options]
 
-    found = kill_and_go_on(command("whole"), command("killed"), repository, kills=kills, seed=kills)
+    out = tmp_path / "killed"
+    found = kill_and_go_on(
+        command("whole"), command("killed"), repository, out=out, begun=f"{out}/day_*", steps=6, kills=kills, seed=kills
+    )
     assert found.killed == kills
+    assert found.begun >= kills // 2
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     reports: Any = [json.loads((tmp_path / f"{out}.json").read_text()) for out in ("whole", "killed")]
     for report in reports:
@@ -50,14 +54,24 @@ def test_convert(raw: Path, tmp_path: Path, repository: Path, form: str, kills: 
 def test_replay(raw: Path, tmp_path: Path, repository: Path, kills: int) -> None:
     def command(out: str) -> list[str]:
         options = ["--batch-size", "50", "--window", "4", "--save-every", "13", "--epochs", "2", "--digest"]
-        options += (
-            ["--shuffle"] if kills > 5 else ["--hot-rows", "0"]
-        )  # each resume reads a window of the shuffle again
+        # with --shuffle each resume reads the whole window of the shuffle again
+        options += ["--shuffle"] if kills > 5 else ["--hot-rows", "0"]
         state = ["--resume", str(tmp_path / out), "--json", str(tmp_path / f"{out}.json"), "--num-workers", "1"]
         return ["replay", "--dataset", "criteo-terabyte", str(raw), *options, *state]
 
-    found = kill_and_go_on(command("whole"), command("killed"), repository, kills=kills, seed=kills)
+    out = tmp_path / "killed"
+    found = kill_and_go_on(
+        command("whole"),
+        command("killed"),
+        repository,
+        out=out,
+        begun=f"{out}/meta.json",
+        steps=10,
+        kills=kills,
+        seed=kills,
+    )
     assert found.killed == kills
+    assert found.begun >= kills // 2
     reports: Any = [json.loads((tmp_path / f"{out}.json").read_text()) for out in ("whole", "killed")]
     for report in reports:
         for name in TIMES:

@@ -60,7 +60,8 @@ def test_sums_go_on_with_the_state(data, schema):
         expected = loader.stats()
     state = totals = snapshot = None
     for _ in range(40):  # a loader for each three batches
-        with loader_of(data, schema, hot_rows=0, num_workers=1) as loader:
+        reader = headrace.CriteoFiles(data, schema, block_bytes=2000)  # a state stands between two of many blocks
+        with loader_of(reader, schema, hot_rows=0, num_workers=1) as loader:
             if state is not None:
                 loader.index.restore(snapshot)
                 loader.load_state_dict(state)
