@@ -39,6 +39,7 @@ from headrace.formats.splits import (
 )
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
 from headrace.formats.taobao_ad import TAOBAO_AD, taobao_ad_schema
+from headrace.formats.tar_reader import TarFiles
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ _ALL: tuple[Dataset, ...] = (
     Dataset("taobao-ad", "joined CSV", taobao_ad_schema, partial(DelimitedFiles, text_format=TAOBAO_AD)),
     Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
     Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
+    Dataset("tar", "tar shards of Arrow record batches, the same", criteo_schema, TarFiles),
 )
 
 _ARRAYS: tuple[tuple[ArrayForm, str, Callable[..., Schema]], ...] = (

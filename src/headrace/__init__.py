@@ -14,6 +14,7 @@ from headrace.embed.stage import EmbeddingStage
 from headrace.embed.table_file import export_table, import_rows, import_table
 from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
+from headrace.formats.arrow_store import ArrowStore
 from headrace.formats.avazu import avazu_schema
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
@@ -27,12 +28,16 @@ from headrace.formats.errors import (
     ColumnMismatchError,
     CorruptShardError,
     ManifestError,
+    StoreReadError,
 )
 from headrace.formats.generate.generate import generate
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.manifest import read_manifest
+from headrace.formats.range_fetcher import FetchOptions
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
 from headrace.formats.taobao import taobao_schema
+from headrace.formats.tar_reader import TarFiles
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
 from headrace.ingest.adapters.pipelines import from_datapipe, from_webdataset
@@ -61,6 +66,7 @@ __all__ = [
     "ABSENT",
     "ArrayFiles",
     "ArrowFiles",
+    "ArrowStore",
     "BadRecordError",
     "BadRecordLimitError",
     "BadRecords",
@@ -78,6 +84,8 @@ __all__ = [
     "DelimitedFiles",
     "Dense",
     "EmbeddingStage",
+    "FetchOptions",
+    "GrowingFolder",
     "IdColumn",
     "Index",
     "IndexTable",
@@ -105,7 +113,9 @@ __all__ = [
     "Sparse",
     "SplitBatch",
     "StepPlan",
+    "StoreReadError",
     "Table",
+    "TarFiles",
     "TextField",
     "TextFormat",
     "ToBatch",
