@@ -111,18 +111,18 @@ class LineLayout:
         for dense in schema.dense:
             if dense.dtype != "int64":
                 raise SchemaError(f"dense {dense.name!r}: Criteo text holds int64, not {dense.dtype}")
-        for sparse in schema.sparse:
+        for sparse in schema.stored_sparse:
             if sparse.multi_hot:
                 raise SchemaError(f"sparse {sparse.name!r}: Criteo text has one id a field, multi_hot needs a list")
-        names = [column.name for group in (schema.labels, schema.dense, schema.sparse) for column in group]
+        names = schema.column_names
         if not names:
             raise SchemaError("a schema without columns describes no line")
         kinds = [Kind.LABEL] * len(schema.labels) + [Kind.INT64] * len(schema.dense)
-        kinds += [SPARSE_KIND[s.encoding] for s in schema.sparse]
+        kinds += [SPARSE_KIND[s.encoding] for s in schema.stored_sparse]
         required = [True] * len(schema.labels) + [False] * len(schema.dense)
-        required += [s.missing == "raise" for s in schema.sparse]
+        required += [s.missing == "raise" for s in schema.stored_sparse]
         return cls(
-            names=tuple(names),
+            names=names,
             kinds=bytes(kinds),
             required=bytes(required),
             num_labels=len(schema.labels),

@@ -49,7 +49,7 @@ class DelimitedLayout:
     def of(cls, path: str, schema: Schema, text_format: TextFormat, file_columns: tuple[str, ...]) -> DelimitedLayout:
         """Layout of a file with these columns; ColumnMismatchError when one of the schema's is not among them."""
         plans = []
-        columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.sparse]
+        columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.stored_sparse]
         for column in columns:
             kind = column_kind(column)
             multi_hot = isinstance(column, Sparse) and column.multi_hot

@@ -69,7 +69,7 @@ class RecordFiles(FileReader[RecordBlockT]):
         self._batch_rows = check_integer("batch_rows", batch_rows, 1, 2**31 - 1)
         super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest)
         self._wrap_negative_ids = wrap_negative_ids
-        self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.sparse)
+        self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.stored_sparse)
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
         every = [self.files_of(file) for file in range(len(self.files))]
         self._listed = [dict(zip(paths_of, file_sizes(paths_of), strict=True)) for paths_of in every]
