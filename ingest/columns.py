@@ -101,11 +101,8 @@ def _refuse_non_finite(block: RowBlock, matrix: F32, names: tuple[str, ...]) -> 
 
 def id_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
     """Ids of one feature under its missing policy; TypeError for a column of another type than the schema declares."""
-    array = _column(block, feature.name)
     if feature.multi_hot:
-        if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-            raise TypeError(f"{_place(block, 0)}, column {feature.name!r}: {array.type} is no list, but multi_hot")
-        return _list_column(block, array, feature, table)
+        return _list_column(block, feature, table)
     return with_policy(block, feature, *one_hot(block, feature), table)
 
 
@@ -131,13 +128,21 @@ def with_policy(
     return Ragged(IdColumn(table, values, mask), None)
 
 
-def _list_column(block: RowBlock, array: pa.ListArray, feature: Sparse, table: int) -> Ragged:
-    """A multi-hot column: a null list is one missing value (or none), a null element is a missing value."""
-    nulls = null_mask(array)
-    flat = array.flatten()  # honours offsets and skips what stands under null lists
+def list_ids(block: RowBlock, feature: Sparse) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+    """(all elements of a column of lists, lengths [B]); null lists have the length 0. TypeError for other columns."""
+    array = _column(block, feature.name)
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        raise TypeError(f"{_place(block, 0)}, column {feature.name!r}: {array.type} is no list, but multi_hot")
     lengths = np.diff(primitive_offsets(array)).astype(np.int32)
-    if nulls is not None:
+    if (nulls := null_mask(array)) is not None:
         lengths[nulls] = 0
+    return array.flatten(), lengths  # flatten honours offsets and skips what stands under null lists
+
+
+def _list_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
+    """A multi-hot column: a null list is one missing value (or none), a null element is a missing value."""
+    flat, lengths = list_ids(block, feature)
+    nulls = column_mask(block, feature.name)
     what = f"{_place(block, 0)}, column {feature.name!r}"
     try:
         values = as_ids(primitive_values(flat), what)

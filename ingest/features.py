@@ -20,7 +20,7 @@ def feature_column(block: RowBlock, schema: Schema, feature: Sparse, table: int)
     Raises what :func:`id_column` raises.
     """
     if feature.derived:
-        ids, missing = _one_hot_ids(block, schema, feature)
+        ids, missing = one_hot_ids(block, schema, feature)
         return with_policy(block, feature, ids, missing, table)
     ragged = id_column(block, feature, table)
     if feature.modulo is not None:
@@ -29,11 +29,11 @@ def feature_column(block: RowBlock, schema: Schema, feature: Sparse, table: int)
     return ragged if feature.max_length is None else cut(ragged, feature.max_length, feature.keep)
 
 
-def _one_hot_ids(block: RowBlock, schema: Schema, feature: Sparse) -> tuple[npt.NDArray[Any], Bool | None]:
+def one_hot_ids(block: RowBlock, schema: Schema, feature: Sparse) -> tuple[npt.NDArray[Any], Bool | None]:
     """(ids [B], missing [B] or None) of a feature with one id a row; missing ids of ``missing="zero"`` are 0."""
     if feature.cross:
         named = {s.name: s for s in schema.sparse}
-        parts = [_one_hot_ids(block, schema, named[part]) for part in feature.cross]
+        parts = [one_hot_ids(block, schema, named[part]) for part in feature.cross]
         ids: npt.NDArray[Any] = cross_ids(parts)
         missing = None if feature.missing in ("key", "zero") else _any(mask for _, mask in parts)
     elif feature.bucket_of:

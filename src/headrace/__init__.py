@@ -35,12 +35,14 @@ from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, T
 from headrace.formats.taobao import taobao_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
+from headrace.ingest.arrow_transforms import chain, keep_rows, over_arrow
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
 from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.frequency import FrequencyThreshold
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index
 from headrace.ingest.nodes.map_rows import Map
@@ -75,6 +77,7 @@ __all__ = [
     "DelimitedFiles",
     "Dense",
     "EmbeddingStage",
+    "FrequencyThreshold",
     "IdColumn",
     "Index",
     "IndexTable",
@@ -108,14 +111,17 @@ __all__ = [
     "WindowPlanner",
     "__version__",
     "avazu_schema",
+    "chain",
     "clip_grad_norm_",
     "criteo_schema",
     "export_table",
     "generate",
     "import_rows",
     "import_table",
+    "keep_rows",
     "load_run",
     "open_dataset",
+    "over_arrow",
     "read_manifest",
     "save_run",
     "taobao_schema",

@@ -8,8 +8,12 @@ from typing import Any
 import click
 import numpy as np
 
+from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_feature_stats import count_features, feature_options, feature_table
 from headrace.cli_report import json_option, writable, write_report
-from headrace.formats.criteo import criteo_schema
+from headrace.formats.datasets import open_dataset
+from headrace.formats.file_reader import FileReader
+from headrace.formats.schema import Schema
 from headrace.indexer.cost_curve import CostCurve, RowCosts, cost_curve, measured_costs
 from headrace.indexer.hotset import PresenceCounter, coverage
 from headrace.ingest.data_loader import DataLoader
@@ -18,12 +22,12 @@ CURVE_POINTS = 100
 
 
 @click.command("stats")
-@click.argument("data", nargs=-1, required=True)
+@dataset_options
+@feature_options
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--batches", type=click.IntRange(1), default=100, show_default=True, help="Batches that are counted.")
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks (W).")
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
 @click.option("--calibrate", is_flag=True, help="Measure the costs a row in this process, where none are given.")
 @click.option("--c-early", type=click.FloatRange(0), help="Cost of a row requested off the critical path.  [1]")
@@ -32,32 +36,53 @@ CURVE_POINTS = 100
 @click.option("--plot", metavar="FILE", callback=writable, help="Draw the cost over the size of R.")
 @json_option
 def stats_command(
-    data: tuple[str, ...], world_size: int, calibrate: bool, plot: str | None, json_path: str | None, **options: Any
+    data: tuple[str, ...],
+    dataset: str,
+    schema: Schema | None,
+    features: bool,
+    feature_rows: int | None,
+    max_entries: int,
+    plot_features: str | None,
+    world_size: int,
+    calibrate: bool,
+    plot: str | None,
+    json_path: str | None,
+    **options: Any,
 ) -> None:
-    """Presence of rows in the first batches of Criteo text files, and the cost of each size of R, the hot set."""
+    """Each column of a dataset (cardinality, missing and top shares, coverage), over all rows or `--feature-rows`; and
+    the presence of rows in the first batches, with the cost of each size of R, the hot set (of one row layout)."""
+
+    def open_reader() -> FileReader[Any]:
+        found = {"dim": options["dim"], "labels": options["labels"]}
+        return open_dataset(dataset, one_or_all(data), schema=schema, **found)
+
     given = {name: options.pop(name) for name in ("c_early", "c_late", "c_ar")}
-    dim = options["dim"]
-    row_bytes = criteo_schema(dim=dim).groups[0].row_bytes
+    row_bytes = open_reader().schema.groups[0].row_bytes
     costs = measured_costs(row_bytes=row_bytes) if calibrate else RowCosts(c_early=1.0, c_late=2.0, c_ar=1.0)
     costs = RowCosts(**{n: getattr(costs, n) if given[n] is None else given[n] for n in given})
-    counter = count_presence(data, **options)
+    sizes = {name: options[name] for name in ("batch_size", "batches", "num_workers")}
+    counter = count_presence(open_reader(), **sizes)
     curve = cost_curve(counter.presence(), costs, world_size=world_size)
     if plot:
         draw(curve, plot)
     result = hot_set_report(counter, curve, costs, world_size)
-    if json_path is None:
-        del result["curve"]
-    write_report(result, json_path)
+    if features:
+        num_workers = options["num_workers"]
+        counted = count_features(
+            open_reader(), rows=feature_rows, max_entries=max_entries, num_workers=num_workers, plot=plot_features
+        )
+        result["features"] = counted
+        if json_path != "-":
+            click.echo(feature_table(counted) + "\n")
+    write_report(result, json_path, hidden=("curve", "features"))
 
 
-def count_presence(
-    data: tuple[str, ...], *, batch_size: int, batches: int, dim: int, labels: bool, num_workers: int
-) -> PresenceCounter:
+def count_presence(reader: FileReader[Any], *, batch_size: int, batches: int, num_workers: int) -> PresenceCounter:
     """Presence and accesses of the rows of the first batches (all tables are of one row layout)."""
     counter = PresenceCounter(max_batches=batches)
     with DataLoader(
-        data[0] if len(data) == 1 else list(data),
-        schema=criteo_schema(dim=dim, labels=labels),
+        reader,
+        schema=reader.schema,
         batch_size=batch_size,
         num_workers=num_workers,
         window=0,

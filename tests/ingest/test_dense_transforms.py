@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.formats.rows import RowBlock, Source, SourceRange
@@ -37,6 +37,7 @@ def twin(value: float, column: Dense) -> float:
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda c: f"{c.transform}-{c.std}")
+@settings(deadline=None)
 @given(values=st.lists(VALUES, min_size=1, max_size=30))
 def test_each_value_by_itself_and_finite(values: list[float], column: Dense) -> None:
     found = transformed(np.array(values), column)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.ingest.derived_ids import bucket_ids, cross_ids
@@ -34,6 +34,7 @@ def log_square_twin(value: float) -> int:
     return math.floor(math.log(value) ** 2) if value > 2 else int(value)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 4).flatmap(lambda n: st.lists(st.tuples(*[st.none() | WORDS] * n), min_size=1, max_size=20)))
 def test_crosses_are_those_of_the_definition(rows: list[tuple[int | None, ...]]) -> None:
     columns = list(zip(*rows, strict=True))
@@ -65,6 +66,7 @@ def test_a_million_pairs_do_not_collide() -> None:
     assert len(np.unique(cross_ids([(left, None), (right, None)]))) == 1_000_000
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
     st.lists(st.floats(-1e18, 1e18, allow_nan=False), min_size=1, max_size=9, unique=True).map(sorted),
@@ -78,12 +80,14 @@ def test_a_value_on_a_boundary_is_above_it() -> None:
     assert bucket_ids(np.array([9, 10, 11, 100]), (10, 100), "boundaries").tolist() == [0, 1, 1, 2]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-1000, 2**53), min_size=1))
 def test_log_square_of_integers(values: list[int]) -> None:
     found = bucket_ids(np.array(values, np.int64), (), "log_square")
     assert found.view(np.int64).tolist() == [log_square_twin(v) for v in values]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-(2.0**20), 2.0**127, width=32), min_size=1))
 def test_log_square_of_floats(values: list[float]) -> None:
     found = bucket_ids(np.array(values, np.float32), (), "log_square")

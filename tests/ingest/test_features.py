@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.formats.rows import RowBlock, Source, SourceRange
@@ -47,6 +47,7 @@ def model(row: list[int | None] | None, feature: Sparse) -> list[int | None]:
     return ids
 
 
+@settings(deadline=None)
 @given(
     LISTS,
     st.sampled_from(["key", "drop", "zero"]),
