@@ -102,6 +102,8 @@ def replay(
             for _batch in loader:
                 pass
         stats = loader.stats()
+    if unmatched := getattr(reader, "rows_unmatched", None):
+        stats["rows_unmatched"] = unmatched
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     write_report(stats, json_path)
 
