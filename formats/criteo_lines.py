@@ -54,6 +54,10 @@ class Reason(IntEnum):
     NO_LABEL = 12
     NOT_FINITE = 13
     NOT_WHOLE = 14
+    BAD_FEATURE = 15
+    FEATURE_COUNT = 16
+    BOUGHT_UNCLICKED = 17
+    SEVERAL_IDS = 18
 
 
 def field_reason(reason: Reason, kind: Kind) -> str:
@@ -76,6 +80,10 @@ _REASONS = {
     Reason.NO_LABEL: "the label is missing",
     Reason.NOT_FINITE: "not finite",
     Reason.NOT_WHOLE: "not a whole number",
+    Reason.BAD_FEATURE: "not a field, \\x02, an id, \\x03 and a number",
+    Reason.FEATURE_COUNT: "another number of features than the list has",
+    Reason.BOUGHT_UNCLICKED: "bought without a click, which the dataset says is invalid",
+    Reason.SEVERAL_IDS: "several ids of a field that is not declared multi_hot",
 }
 
 

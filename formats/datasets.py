@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.formats.ali_ccp import ALI_CCP, ali_ccp_schema
+from headrace.formats.ali_ccp_raw import ali_ccp_raw, ali_ccp_raw_schema
 from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import AVAZU, avazu_schema
@@ -89,6 +90,7 @@ _ALL: tuple[Dataset, ...] = (
         partial(DelimitedFiles, text_format=TAOBAO_BEHAVIOR_LOG),
     ),
     Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
+    Dataset("ali-ccp-raw", "sample_skeleton_X.csv, with common_features_X.csv beside", ali_ccp_raw_schema, ali_ccp_raw),
     Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
 )
 

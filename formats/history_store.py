@@ -111,7 +111,8 @@ class HistoryStore:
 
     def _first_not_before(self, first: I64, end: I64, times: I64) -> I64:
         """int64 [n]: the first row of [first, end) whose time is not before `times`: a bisection of all at once."""
-        low, high = first.copy(), end.copy()
+        low: I64 = first.copy()
+        high: I64 = end.copy()
         while len(still := np.flatnonzero(low < high)):
             middle = (low[still] + high[still]) // 2
             before = self._times[middle] < times[still]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,12 @@ import pyarrow as pa
 from headrace.formats.arrow_arrays import to_arrow
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.delimited_reader import DelimitedFiles
-from headrace.formats.files import PathLike, digest, file_sizes
+from headrace.formats.files import PathLike
 from headrace.formats.history_store import HistoryStore
-from headrace.formats.reader import DecodedBlock
-from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
 from headrace.formats.side_table import SideTable, key_words
 from headrace.formats.text_blocks import TextBlock
+from headrace.formats.unmatched import JoiningReader
 
 DEFAULT_MAX_LENGTH = 50
 
@@ -46,22 +45,13 @@ class HistoryJoin:
     columns: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class JoinedBlock(DecodedBlock):
-    """A decoded block; `unmatched` counts, for each join, the rows that found nothing."""
-
-    unmatched: Mapping[str, int] = field(default_factory=dict)
-
-
-class JoinedFiles(DelimitedFiles):
+class JoinedFiles(JoiningReader[TextBlock], DelimitedFiles):
     """:class:`DelimitedFiles` whose schema also takes columns of other tables, joined by the threads that decode.
 
     No row is left out for want of a match: what is joined is missing then, and `rows_unmatched` counts it for each join
     (over the blocks of this pass that were settled). Columns are looked for in `joins` in their order, then in
     `histories`, then in the files. Of a history the newest ``max_length`` rows are taken (50 where the schema does not
     say), oldest first. Bad values of a side table are that table's matter: it was read before.
-
-    `digest` and `files_of` cover the files of all tables.
     """
 
     def __init__(
@@ -79,12 +69,9 @@ class JoinedFiles(DelimitedFiles):
         super().__init__(paths, self._file_schema(schema), text_format, **options)
         self.schema = schema
         self._joined_schema = schema.arrow_schema(labels=bool(schema.labels))
-        side = [*(path for join in self._joins for path in join.table.files)]
+        side = [path for join in self._joins for path in join.table.files]
         side += [path for history in self._histories for path in history.store.paths]
-        self._side_files = tuple(dict.fromkeys(side))
-        every = (*self.files, *self._side_files)
-        self.digest = self._files_digest = digest(every, file_sizes(every))
-        self.rows_unmatched: dict[str, int] = {}
+        self._joins_are(tuple(j.name for j in self._joins) + tuple(h.name for h in self._histories), tuple(side))
 
     def _origins(self, schema: Schema) -> dict[str, Join | HistoryJoin]:
         """Where each column that is not in the files comes from."""
@@ -121,26 +108,6 @@ class JoinedFiles(DelimitedFiles):
                     sparse.append(Sparse(name=name, encoding=encoding))  # type: ignore[arg-type]
                     names.add(name)
         return Schema(labels=schema.labels, dense=dense, sparse=tuple(sparse))
-
-    def files_of(self, file: int) -> tuple[str, ...]:
-        return (*super().files_of(file), *self._side_files)
-
-    def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
-        super().begin(rows_in=rows_in, rows_skipped=rows_skipped)
-        self.rows_unmatched = {j.name: 0 for j in self._joins} | {h.name: 0 for h in self._histories}
-
-    def decode(self, block: TextBlock) -> JoinedBlock:
-        decoded = super().decode(block)
-        data, unmatched = self._joined(decoded.rows.data)
-        values = {f: getattr(decoded, f) for f in DecodedBlock.__dataclass_fields__}
-        return JoinedBlock(**values | {"rows": RowBlock(data, decoded.rows.source)}, unmatched=unmatched)
-
-    def settle(self, decoded: DecodedBlock) -> RowBlock:
-        rows = super().settle(decoded)
-        if isinstance(decoded, JoinedBlock):
-            for name, count in decoded.unmatched.items():
-                self.rows_unmatched[name] += count
-        return rows
 
     def _joined(self, data: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         found: dict[str, pa.Array] = {}

@@ -130,9 +130,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "rows_out      4" in made.output
     replayed = run(main, ["replay", str(path), "--dataset", "taobao-ad-history", "--batch-size", "2"])
     assert replayed.exit_code == 0, replayed.output
-    converted = run(
-        main, ["convert", str(path), "--dataset", "taobao-ad-history", "--out", str(tmp_path / "parquet")]
-    )
+    converted = run(main, ["convert", str(path), "--dataset", "taobao-ad-history", "--out", str(tmp_path / "parquet")])
     assert converted.exit_code == 0, converted.output
     schema = taobao_ad_raw_schema(history=True)
     back = headrace.ArrowFiles(tmp_path / "parquet", schema)
