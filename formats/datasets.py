@@ -42,6 +42,7 @@ from headrace.formats.splits import (
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
 from headrace.formats.taobao_ad import TAOBAO_AD, TAOBAO_BEHAVIOR_LOG, taobao_ad_schema
 from headrace.formats.taobao_ad_raw import taobao_ad_raw, taobao_ad_raw_schema
+from headrace.formats.taobao_history import taobao_history, taobao_history_schema
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,12 @@ _ALL: tuple[Dataset, ...] = (
         "UserBehavior.csv",
         taobao_schema,
         partial(DelimitedFiles, text_format=TAOBAO_USER_BEHAVIOR),
+    ),
+    Dataset(
+        "taobao-userbehavior-history",
+        "UserBehavior.csv, and the same sorted by convert --history",
+        taobao_history_schema,
+        taobao_history,
     ),
     Dataset("avazu", "train.csv, test.csv, plain or .gz", avazu_schema, partial(DelimitedFiles, text_format=AVAZU)),
     Dataset("taobao-ad", "joined CSV", taobao_ad_schema, partial(DelimitedFiles, text_format=TAOBAO_AD)),
