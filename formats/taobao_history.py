@@ -19,7 +19,7 @@ HISTORY_COLUMNS = {"history_item": "item", "history_category": "category", "hist
 def taobao_history_schema(
     *, dim: int = 16, optimizer: OptimizerName = "rowwise_adagrad", labels: bool = True, max_length: int = 50
 ) -> Schema:
-    """``label``, ``user``, ``item``, ``category``, ``hour``, ``weekday``, ``history_item`` and ``history_category``: the
+    """``label``, ``user``, ``item``, ``category``, ``hour``, ``weekday``, ``history_item``, ``history_category``: the
     user's last `max_length` actions, in the tables of ``item`` and ``category``."""
     base = taobao_schema(dim=dim, optimizer=optimizer, labels=labels, context=True)
     histories = tuple(
