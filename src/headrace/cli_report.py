@@ -48,7 +48,7 @@ def write_report(result: dict[str, Any], json_path: str | None, *, hidden: tuple
         return
     table = {key: value for key, value in result.items() if key not in hidden}
     shown = {k: v for k, v in _flat(table) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
-    width = max(map(len, shown))
+    width = max(map(len, shown), default=0)
     for key, value in shown.items():
         text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
         click.echo(f"{key:<{width}}  {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -56,6 +57,32 @@ def stats_command(
         found = {"dim": options["dim"], "labels": options["labels"]}
         return open_dataset(dataset, one_or_all(data), schema=schema, **found)
 
+    if features:
+        counted = count_features(
+            open_reader(),
+            rows=feature_rows,
+            max_entries=max_entries,
+            num_workers=options["num_workers"],
+            plot=plot_features,
+        )
+        if json_path != "-":
+            click.echo(feature_table(counted) + "\n")
+    result = (
+        _hot_set(open_reader, options, world_size, calibrate, plot) if len(open_reader().schema.groups) == 1 else {}
+    )
+    if features:
+        result["features"] = counted
+    write_report(result, json_path, hidden=("curve", "features"))
+
+
+def _hot_set(
+    open_reader: Callable[[], FileReader[Any]],
+    options: dict[str, Any],
+    world_size: int,
+    calibrate: bool,
+    plot: str | None,
+) -> dict[str, Any]:
+    """The presence of rows and the cost of each size of R, of the only row layout."""
     given = {name: options.pop(name) for name in ("c_early", "c_late", "c_ar")}
     row_bytes = open_reader().schema.groups[0].row_bytes
     costs = measured_costs(row_bytes=row_bytes) if calibrate else RowCosts(c_early=1.0, c_late=2.0, c_ar=1.0)
@@ -65,16 +92,7 @@ def stats_command(
     curve = cost_curve(counter.presence(), costs, world_size=world_size)
     if plot:
         draw(curve, plot)
-    result = hot_set_report(counter, curve, costs, world_size)
-    if features:
-        num_workers = options["num_workers"]
-        counted = count_features(
-            open_reader(), rows=feature_rows, max_entries=max_entries, num_workers=num_workers, plot=plot_features
-        )
-        result["features"] = counted
-        if json_path != "-":
-            click.echo(feature_table(counted) + "\n")
-    write_report(result, json_path, hidden=("curve", "features"))
+    return hot_set_report(counter, curve, costs, world_size)
 
 
 def count_presence(reader: FileReader[Any], *, batch_size: int, batches: int, num_workers: int) -> PresenceCounter:

@@ -36,3 +36,19 @@ def test_json_table_and_plots(shared_data: Path, tmp_path: Path) -> None:
     assert "1,000" in table.output
     left_out = CliRunner().invoke(main, ["stats", data, "--dataset", "taobao-userbehavior", "--no-features"])
     assert "cardinality" not in left_out.output
+
+
+def test_columns_of_several_layouts(tmp_path: Path) -> None:
+    data, schema = tmp_path / "UserBehavior.csv", tmp_path / "schema.yaml"
+    data.write_text("1,2,3,pv,4\n1,5,3,buy,6\n")
+    schema.write_text(
+        "labels: [label]\nsparse: [{name: user, encoding: uint64}, {name: item, encoding: uint64}]\n"
+        "tables: [{name: user, dim: 4}, {name: item, dim: 8}]\n"
+    )
+    arguments = ["stats", str(data), "--dataset", "taobao-userbehavior", "--schema", str(schema)]
+    result = CliRunner().invoke(main, [*arguments, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert list(report) == ["features"]  # the hot set is that of one layout
+    assert [f["cardinality"] for f in report["features"]["sparse"]] == [1, 2]
+    assert CliRunner().invoke(main, arguments).exit_code == 0

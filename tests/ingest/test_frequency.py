@@ -109,3 +109,22 @@ def test_real_rows_through_the_loader(shared_data: Path) -> None:
             assert ids.tolist() == expected[:, at : at + batch.num_rows].tolist()
             at += batch.num_rows
     assert at == 409
+
+
+def test_the_published_example() -> None:
+    # sparse_to_contiguous's own docstring, threshold 2: abc iop | iop lkj and xyz xyz | tuv xyz
+    abc, iop, lkj, xyz, tuv = range(10, 15)
+    schema = Schema(sparse=(Sparse(name="c", encoding="uint64"),))
+    for column, expected in (([abc, iop, iop, lkj], [1, 2, 2, 1]), ([xyz, xyz, tuv, xyz], [2, 2, 1, 2])):
+        blocks = blocks_of(column, pa.uint64(), [2])
+        mapping = FrequencyThreshold.count(blocks, schema, 2, contiguous=True)
+        assert [i for b in blocks for i in mapping(b).data.column("c").to_pylist()] == expected
+
+
+def test_the_loader_of_a_reader_is_counted(shared_data: Path) -> None:
+    """As docs/transforms.md has it."""
+    path = shared_data / "criteo_kaggle" / "wideresdnn_dev.tsv"
+    reader = headrace.open_dataset("criteo-kaggle", path)
+    counted = FrequencyThreshold.count(headrace.ReadRows(reader), reader.schema, 3)
+    assert counted.kept_ids("C9") <= 3
+    assert counted.kept_ids("C1") > 5
