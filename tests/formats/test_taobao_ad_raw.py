@@ -157,3 +157,30 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_times_of_the_sample_are_those_of_china() -> None:
     assert seconds_of("2017-05-06 00:00:00") == 1494000000  # the first second of the samples' days
+
+
+def test_misses_are_counted_whatever_reads_ahead_and_a_resume_goes_on(tmp_path: Path) -> None:
+    path = with_histories(tmp_path)
+
+    def loader() -> headrace.DataLoader:
+        reader = headrace.open_dataset("taobao-ad-history", path, block_bytes=16)
+        return headrace.DataLoader(reader, 1, schema=reader.schema, num_workers=2, window=1, timeout=60)
+
+    def ids(batch: headrace.Batch) -> list[int]:
+        (group,) = batch.groups
+        return [*group.unique_ids[group.query_ids].tolist(), *group.lengths.tolist()]
+
+    with loader() as whole:
+        batches = [ids(batch) for batch in whole]
+        assert whole._read is not None
+        assert whole._read.reader.rows_unmatched == {"ad_feature": 1, "user_profile": 1, "behavior_log": 2}
+    for done in (1, 2, 3):
+        with loader() as first:
+            iterator = iter(first)
+            for _ in range(done):
+                next(iterator)
+            state = first.state_dict()
+        with loader() as second:
+            second.load_state_dict(state)
+            rest = [ids(batch) for batch in second]
+            assert rest == (batches[done:] or batches)  # behind the last batch the next epoch starts
