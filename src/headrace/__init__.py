@@ -29,9 +29,12 @@ from headrace.formats.errors import (
     ManifestError,
 )
 from headrace.formats.generate.generate import generate
+from headrace.formats.history_store import HistoryStore
+from headrace.formats.joined_reader import HistoryJoin, Join, JoinedFiles
 from headrace.formats.manifest import read_manifest
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
+from headrace.formats.side_table import SideTable
 from headrace.formats.taobao import taobao_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
@@ -78,9 +81,13 @@ __all__ = [
     "Dense",
     "EmbeddingStage",
     "FrequencyThreshold",
+    "HistoryJoin",
+    "HistoryStore",
     "IdColumn",
     "Index",
     "IndexTable",
+    "Join",
+    "JoinedFiles",
     "Label",
     "ManifestError",
     "Map",
@@ -99,6 +106,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "Shuffle",
+    "SideTable",
     "Source",
     "SourceRange",
     "Sparse",
