@@ -104,6 +104,7 @@ class CommonFeatures:
                 lengths, ids = field_ids(rows.data.column(field.name), field)
                 counts[field.name].append(lengths)
                 self._stores[field.name].write(ids.tobytes())
+        self.rows_skipped = reader.rows_skipped
         every = np.concatenate([np.zeros(0, np.uint64), *keys])
         self._order = np.argsort(every, kind="stable").astype(np.int64)
         self._keys = every[self._order]
@@ -117,11 +118,11 @@ class CommonFeatures:
         self._ids = {name: self._mapped(name) for name in counts}
 
     def _mapped(self, name: str) -> U64:
-        store = self._stores[name]
-        store.flush()
-        if not self._starts[name][-1]:
-            return np.zeros(0, np.uint64)
-        return np.memmap(store, np.uint64, mode="r", shape=(int(self._starts[name][-1]),))
+        with self._stores.pop(name) as store:  # the mapping outlives the file
+            store.flush()
+            if not self._starts[name][-1]:
+                return np.zeros(0, np.uint64)
+            return np.memmap(store, np.uint64, mode="r", shape=(int(self._starts[name][-1]),))
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -159,7 +160,7 @@ class AliCcpFiles(JoiningReader[TextBlock], FeatureListFiles):
         super().__init__(paths, own, SKELETON, **options)
         self.schema = schema
         self._common = common
-        self._joins_are(("common_features",), common.files)
+        self._joins_are(("common_features",), common.files, {"common_features": common.rows_skipped})
 
     def _joined(self, data: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         lines, found = self._common.find(key_words(data.column(KEY))[0])

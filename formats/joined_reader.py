@@ -71,7 +71,8 @@ class JoinedFiles(JoiningReader[TextBlock], DelimitedFiles):
         self._joined_schema = schema.arrow_schema(labels=bool(schema.labels))
         side = [path for join in self._joins for path in join.table.files]
         side += [path for history in self._histories for path in history.store.paths]
-        self._joins_are(tuple(j.name for j in self._joins) + tuple(h.name for h in self._histories), tuple(side))
+        names = (*(j.name for j in self._joins), *(h.name for h in self._histories))
+        self._joins_are(names, tuple(side), {j.name: j.table.rows_skipped for j in self._joins})
 
     def _origins(self, schema: Schema) -> dict[str, Join | HistoryJoin]:
         """Where each column that is not in the files comes from."""

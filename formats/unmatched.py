@@ -26,16 +26,19 @@ class JoiningReader(FileReader[BlockT]):
     """Stands before another reader in the bases of a class, and joins its rows.
 
     `rows_unmatched` counts, for each join, the rows that found nothing, over the blocks of this pass settled so far.
-    `digest` and `files_of` cover the `_side_files`, too.
+    `side_rows_skipped` has the bad rows that were left out of each side table when it was read. `digest` and `files_of`
+    cover the `_side_files`, too.
     """
 
     rows_unmatched: dict[str, int]
+    side_rows_skipped: dict[str, int]
     _join_names: tuple[str, ...] = ()
     _side_files: tuple[str, ...] = ()
 
-    def _joins_are(self, names: tuple[str, ...], side_files: tuple[str, ...]) -> None:
+    def _joins_are(self, names: tuple[str, ...], side_files: tuple[str, ...], skipped: Mapping[str, int]) -> None:
         """To be called once the reader is made."""
         self._join_names, self._side_files = names, tuple(dict.fromkeys(side_files))
+        self.side_rows_skipped = dict(skipped)
         every = (*self.files, *self._side_files)
         self.digest = self._files_digest = digest(every, file_sizes(every))
         self.rows_unmatched = dict.fromkeys(names, 0)

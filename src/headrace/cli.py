@@ -102,8 +102,9 @@ def replay(
             for _batch in loader:
                 pass
         stats = loader.stats()
-    if unmatched := getattr(reader, "rows_unmatched", None):
-        stats["rows_unmatched"] = unmatched
+    for name in ("rows_unmatched", "side_rows_skipped"):  # of readers that join
+        if counts := getattr(reader, name, None):
+            stats[name] = counts
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     write_report(stats, json_path)
 

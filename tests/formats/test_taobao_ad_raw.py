@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,8 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "rows_out      4" in made.output
     replayed = run(main, ["replay", str(path), "--dataset", "taobao-ad-history", "--batch-size", "2"])
     assert replayed.exit_code == 0, replayed.output
+    assert re.search(r"rows_unmatched\.behavior_log +2\n", replayed.output)
+    assert re.search(r"side_rows_skipped\.ad_feature +0\n", replayed.output)
     converted = run(main, ["convert", str(path), "--dataset", "taobao-ad-history", "--out", str(tmp_path / "parquet")])
     assert converted.exit_code == 0, converted.output
     schema = taobao_ad_raw_schema(history=True)
@@ -150,6 +153,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         headrace.open_dataset("taobao-ad-raw", path)
     reader = headrace.open_dataset("taobao-ad-raw", path, bad_records="skip")
     assert [r["cate_id"] for r in table_of(reader)] == [5443, None, None]
+    assert reader.side_rows_skipped == {"ad_feature": 1, "user_profile": 0}
     (tmp_path / "user_profile.csv").unlink()
     with pytest.raises(FileNotFoundError, match=r"no user_profile\.csv"):
         headrace.open_dataset("taobao-ad-raw", path)
