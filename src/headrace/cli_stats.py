@@ -80,8 +80,8 @@ def stats_command(
 ) -> None:
     """Each column of DATA: cardinality, missing and top shares, coverage, over all rows or `--feature-rows`.
 
-    Then, of one row layout, the presence of rows in the first batches, the cost of each size of R, the hot set, and what the most
-    accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
+    Then, of one row layout, the presence of rows in the first batches, the cost of each size of R, the hot set, and
+    what the most accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
     if bool(data) == bool(preset):
         raise click.UsageError("give DATA or --preset, one of them")
     counted = None
