@@ -129,12 +129,14 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
             column = len(plain) + feature
             kind = self._arrow_schema.field(column).type
             ids, refused[column] = self._ids(feature, data.sparse[feature], self.files[block.position.file])
-            arrays.append(_lists(ids, kind) if schema.sparse[feature].multi_hot else to_arrow(ids[:, 0], None, kind))
+            arrays.append(
+                _lists(ids, kind) if schema.stored_sparse[feature].multi_hot else to_arrow(ids[:, 0], None, kind)
+            )
         return self._decoded(block, arrays, refused)
 
     def _ids(self, feature: int, values: npt.NDArray[Any], path: str) -> tuple[npt.NDArray[Any], U8]:
         """([rows, ids a row] of the column's type, reasons uint8 [rows])"""
-        declared = self.schema.sparse[feature]
+        declared = self.schema.stored_sparse[feature]
         rows, width = values.shape
         if self._multi_hot is not None and width > 1:
             raise SchemaError(f"{path}: sparse {declared.name!r} has {width} ids a row already: no multi_hot tables")
@@ -160,10 +162,10 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
 
 
 def _check_schema(schema: Schema) -> None:
-    if len(schema.labels) > 1 or len(schema.dense) != NUM_DENSE or len(schema.sparse) != NUM_SPARSE:
+    if len(schema.labels) > 1 or len(schema.dense) != NUM_DENSE or len(schema.stored_sparse) != NUM_SPARSE:
         raise SchemaError(
             f"these files have a label, {NUM_DENSE} dense and {NUM_SPARSE} sparse columns; the schema declares "
-            f"{len(schema.labels)}, {len(schema.dense)} and {len(schema.sparse)}"
+            f"{len(schema.labels)}, {len(schema.dense)} and {len(schema.stored_sparse)}"
         )
 
 

@@ -58,6 +58,7 @@ class DelimitedFiles(TextFiles):
             filesystem=filesystem,
         )
         self.text_format = text_format
+        self._columns_of_file = schema
         self._header_lines = int(text_format.header)
         self._layouts: dict[int, DelimitedLayout] = {}
         self._layout_of_all: DelimitedLayout | None = None
@@ -76,7 +77,7 @@ class DelimitedFiles(TextFiles):
         if not end:
             return FilePosition(file, 0, 0)
         names = tuple(name.strip() for name in header.split(self.text_format.separator))
-        self._layouts[file] = DelimitedLayout.of(self.files[file], self.schema, self.text_format, names)
+        self._layouts[file] = DelimitedLayout.of(self.files[file], self._columns_of_file, self.text_format, names)
         return FilePosition(file, end, 1)
 
     def _read_header(self, file: int) -> tuple[str, int]:

@@ -70,7 +70,7 @@ class RecordFiles(FileReader[RecordBlockT]):
         self._batch_rows = check_integer("batch_rows", batch_rows, 1, 2**31 - 1)
         super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest, filesystem=filesystem)
         self._wrap_negative_ids = wrap_negative_ids
-        self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.sparse)
+        self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.stored_sparse)
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
         self._listed = [self._sizes_of(file) for file in range(len(self.files))]
         if self._growing is None:

@@ -111,6 +111,9 @@ def replay(
         ReplayProgress(reader, loader, epochs) as progress,
     ):
         stats = Replay(loader, epochs, state, BatchDigest() if digest else None, progress, record).run()
+    for name in ("rows_unmatched", "side_rows_skipped"):  # of readers that join
+        if counts := getattr(reader, name, None):
+            stats[name] = counts
     if curve:
         stats["curve"] = capacity_curve(stream, window=options["window"])
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
