@@ -54,6 +54,10 @@ class Reason(IntEnum):
     NO_LABEL = 12
     NOT_FINITE = 13
     NOT_WHOLE = 14
+    BAD_FEATURE = 15
+    FEATURE_COUNT = 16
+    BOUGHT_UNCLICKED = 17
+    SEVERAL_IDS = 18
 
 
 def field_reason(reason: Reason, kind: Kind) -> str:
@@ -76,6 +80,10 @@ _REASONS = {
     Reason.NO_LABEL: "the label is missing",
     Reason.NOT_FINITE: "not finite",
     Reason.NOT_WHOLE: "not a whole number",
+    Reason.BAD_FEATURE: "not a field, \\x02, an id, \\x03 and a number",
+    Reason.FEATURE_COUNT: "another number of features than the list has",
+    Reason.BOUGHT_UNCLICKED: "bought without a click, which the dataset says is invalid",
+    Reason.SEVERAL_IDS: "several ids of a field that is not declared multi_hot",
 }
 
 
@@ -111,18 +119,18 @@ class LineLayout:
         for dense in schema.dense:
             if dense.dtype != "int64":
                 raise SchemaError(f"dense {dense.name!r}: Criteo text holds int64, not {dense.dtype}")
-        for sparse in schema.sparse:
+        for sparse in schema.stored_sparse:
             if sparse.multi_hot:
                 raise SchemaError(f"sparse {sparse.name!r}: Criteo text has one id a field, multi_hot needs a list")
-        names = [column.name for group in (schema.labels, schema.dense, schema.sparse) for column in group]
+        names = schema.column_names
         if not names:
             raise SchemaError("a schema without columns describes no line")
         kinds = [Kind.LABEL] * len(schema.labels) + [Kind.INT64] * len(schema.dense)
-        kinds += [SPARSE_KIND[s.encoding] for s in schema.sparse]
+        kinds += [SPARSE_KIND[s.encoding] for s in schema.stored_sparse]
         required = [True] * len(schema.labels) + [False] * len(schema.dense)
-        required += [s.missing == "raise" for s in schema.sparse]
+        required += [s.missing == "raise" for s in schema.stored_sparse]
         return cls(
-            names=tuple(names),
+            names=names,
             kinds=bytes(kinds),
             required=bytes(required),
             num_labels=len(schema.labels),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import RawIOBase
 from types import TracebackType
 
 from isal import isal_zlib
@@ -17,7 +18,7 @@ _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 
 
 class GzipMembers:
-    """Decompressed bytes of a gzip file.
+    """Decompressed bytes of a gzip file: of the one at `path`, or of `file`, which is open and called `path` in errors.
 
     - all members are read, one after the other; an empty file has none, and no bytes;
     - zero padding after a member is accepted, other bytes there are an error;
@@ -29,9 +30,9 @@ class GzipMembers:
     ``rows_salvaged=0``: this class knows no rows. No step holds more than 64 KiB of input and 1 MiB of output.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: RawIOBase | None = None) -> None:
         self.path = path
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = file if file is not None else open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         self._input = b""
         self._bytes_read = 0
         self._members = 0
@@ -86,16 +87,13 @@ class GzipMembers:
 
     def _fetch(self) -> bool:
         """Append more of the file to the input; False at its end."""
-        more = self._file.read(_INPUT_BYTES)
+        more = self._file.read(_INPUT_BYTES) or b""
         self._bytes_read += len(more)
         self._input += more
         return bool(more)
 
     def _corrupt(self, reason: str) -> CorruptShardError:
         return CorruptShardError(self.path, self._bytes_read - len(self._input), 0, reason)
-
-    def fileno(self) -> int:
-        return self._file.fileno()
 
     def close(self) -> None:
         self._file.close()

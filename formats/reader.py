@@ -78,6 +78,9 @@ class RowReader(Protocol[BlockT, DecodedT]):
     """Files of one format as decoded rows, in three stages that the loader drives:
 
     raw_blocks (one thread, in order)  ->  decode (many threads, any order)  ->  settle (one thread, in order)
+
+    A reader that waits has `interrupt`, which wakes it from any thread with ReadInterruptedError, and one whose files
+    grow has ``digest_at(position)``, the digest of the files begun up to there; the loader uses them where they exist.
     """
 
     @property

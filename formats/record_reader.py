@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.arrow_columns import column_kind
 from headrace.formats.bad_lines import BadLines
@@ -17,12 +16,13 @@ from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo_lines import Reason, field_reason
 from headrace.formats.errors import BadRecordError, CorruptShardError
-from headrace.formats.file_reader import FileReader, good_ranges
-from headrace.formats.files import PathLike, digest, file_sizes
+from headrace.formats.file_reader import FileReader, Paths, good_ranges
+from headrace.formats.files import digest
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, Source
 from headrace.formats.schema import Dense, Label, Schema, Sparse
+from headrace.formats.store import Store
 from headrace.formats.text_values import U8
 
 
@@ -58,28 +58,39 @@ class RecordFiles(FileReader[RecordBlockT]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str,
         batch_rows: int,
         wrap_negative_ids: bool,
         verify_manifest: Verify,
+        filesystem: fs.FileSystem | Store | None,
     ) -> None:
         self._batch_rows = check_integer("batch_rows", batch_rows, 1, 2**31 - 1)
-        super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest)
+        super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest, filesystem=filesystem)
         self._wrap_negative_ids = wrap_negative_ids
-        self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.sparse)
+        self._columns: tuple[Label | Dense | Sparse, ...] = (*schema.labels, *schema.dense, *schema.stored_sparse)
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
-        every = [self.files_of(file) for file in range(len(self.files))]
-        self._listed = [dict(zip(paths_of, file_sizes(paths_of), strict=True)) for paths_of in every]
-        names, sizes = zip(*(item for sizes_of in self._listed for item in sizes_of.items()), strict=True)
-        self.digest = self._files_digest = digest(names, sizes)
+        self._listed = [self._sizes_of(file) for file in range(len(self.files))]
+        if self._growing is None:
+            names, sizes = zip(*(item for sizes_of in self._listed for item in sizes_of.items()), strict=True)
+            self.digest = self._files_digest = digest(names, sizes)
+
+    def _sizes_of(self, file: int) -> dict[str, int]:
+        names = self.files_of(file)
+        return dict(zip(names, self.store.sizes(names), strict=True))
+
+    def _add(self, files: tuple[str, ...]) -> None:
+        super()._add(files)
+        self._listed = [*self._listed, *(dict([item]) for item in zip(files, self.store.sizes(files), strict=True))]
+
+    _listed: list[dict[str, int]] = []  # noqa: RUF012 (replaced, never changed)
 
     def _check_unchanged(self, file: int, row: int) -> None:
         """CorruptShardError when a file that rows of number `file` come from has another size than at construction."""
         for path, listed in self._listed[file].items():
-            if (size := os.path.getsize(path)) != listed:
+            if (size := self.store.size(path)) != listed:
                 reason = f"changed since it was listed ({listed} bytes then, {size} now)"
                 raise CorruptShardError(path, min(size, listed), row, reason)
 

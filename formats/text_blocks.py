@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import RawIOBase
 from typing import Protocol
 
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
 from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+from headrace.formats.store import LOCAL, Store, open_size
 from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
 DEFAULT_BLOCK_BYTES = 1 << 20
@@ -51,18 +51,25 @@ class TextBlock:
         return self.first_line + self.lines
 
 
-class _Source(Protocol):
+class ByteSource(Protocol):
+    """Bytes of a file, decompressed."""
+
     def readinto(self, target: memoryview, /) -> int | None: ...
-    def fileno(self) -> int: ...
     def close(self) -> None: ...
 
 
-def _open(path: str) -> _Source:
-    if path.endswith(".gz"):
-        return GzipMembers(path)
-    if path.endswith(".zst"):
-        return ZstdFrames(path)
-    return open(path, "rb", buffering=0)
+def open_bytes(path: str, store: Store = LOCAL) -> tuple[ByteSource, RawIOBase]:
+    """The bytes of a file, decompressed as its name says, and the file as stored, which the former closes."""
+    file = store.open(path)
+    try:
+        if path.endswith(".gz"):
+            return GzipMembers(path, file), file
+        if path.endswith(".zst"):
+            return ZstdFrames(path, file), file
+    except BaseException:
+        file.close()
+        raise
+    return file, file
 
 
 def check_sizes(**sizes: int) -> None:
@@ -80,6 +87,7 @@ def text_blocks(
     start_line: int = 0,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    store: Store = LOCAL,
 ) -> Iterator[TextBlock]:
     """Blocks of about `block_bytes` of whole lines of the file at `path`, from `start_offset` (a line start) on.
 
@@ -96,8 +104,8 @@ def text_blocks(
     has not `file_bytes` bytes as stored, where that is given, when it is opened or when its end is met.
     """
     check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
-    source = _open(path)
-    cutter = _LineCutter(source, path, file, file_bytes, start_line, block_bytes, max_line_bytes)
+    source, stored = open_bytes(path, store)
+    cutter = _LineCutter(source, stored, path, file, file_bytes, start_line, block_bytes, max_line_bytes)
     try:
         cutter.check_size()
         cutter.seek(start_offset)
@@ -122,7 +130,8 @@ class _LineCutter:
 
     def __init__(
         self,
-        source: _Source,
+        source: ByteSource,
+        stored: RawIOBase,
         path: str,
         file: int,
         file_bytes: int | None,
@@ -133,6 +142,7 @@ class _LineCutter:
         self.offset = 0
         self.line = line
         self._source = source
+        self._stored = stored
         self._path = path
         self._file = file
         self._file_bytes = file_bytes
@@ -148,7 +158,7 @@ class _LineCutter:
 
     def check_size(self) -> None:
         """CorruptShardError when the file has another size than it should have."""
-        size = os.fstat(self._source.fileno()).st_size
+        size = open_size(self._stored)
         if self._file_bytes is not None and size != self._file_bytes:
             reason = f"changed since it was listed ({self._file_bytes} bytes then, {size} now)"
             raise CorruptShardError(self._path, min(size, self._file_bytes), self.line, reason)
@@ -157,7 +167,7 @@ class _LineCutter:
         """Go to `offset`: 0, behind a line feed, or the end of a file without a final one."""
         if offset == 0:
             return
-        if isinstance(self._source, FileIO):
+        if isinstance(self._source, RawIOBase):
             self._source.seek(offset - 1)
         else:
             self._discard(offset - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import RawIOBase
+
 import pyarrow as pa
 
 from headrace.formats.errors import CorruptShardError
@@ -18,9 +20,9 @@ class ZstdFrames:
     found only where it breaks the format, or by a manifest with ``verify_manifest="full"``.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: RawIOBase | None = None) -> None:
         self.path = path
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = file if file is not None else open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), "zstd")
 
     def readinto(self, target: memoryview) -> int:
@@ -32,9 +34,6 @@ class ZstdFrames:
                 raise
             reason = f"damaged or cut Zstandard data ({error})"
             raise CorruptShardError(self.path, self._file.tell(), 0, reason) from error
-
-    def fileno(self) -> int:
-        return self._file.fileno()
 
     def close(self) -> None:
         self._stream.close()

@@ -11,9 +11,10 @@ from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import U64, IndexTable
-from headrace.ingest.columns import Ragged, dense_matrix, id_column, label_matrix
+from headrace.ingest.columns import Ragged, dense_matrix, label_matrix
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
+from headrace.ingest.features import feature_column
 from headrace.ingest.indexed_rows import I32, IndexedRows
 
 
@@ -85,7 +86,7 @@ class Index(Node[IndexedRows]):
 
     def _column(self, block: RowBlock, feature: int) -> Ragged:
         column = self.schema.sparse[feature]
-        return id_column(block, column, self._tables[column.table])
+        return feature_column(block, self.schema, column, self._tables[column.table])
 
 
 def _on_host(locations: U64 | torch.Tensor) -> U64:

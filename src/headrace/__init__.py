@@ -14,6 +14,7 @@ from headrace.embed.stage import EmbeddingStage
 from headrace.embed.table_file import export_table, import_rows, import_table
 from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
+from headrace.formats.arrow_store import ArrowStore
 from headrace.formats.avazu import avazu_schema
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
@@ -27,22 +28,31 @@ from headrace.formats.errors import (
     ColumnMismatchError,
     CorruptShardError,
     ManifestError,
+    StoreReadError,
 )
 from headrace.formats.generate.generate import generate
+from headrace.formats.growing import GrowingFolder
+from headrace.formats.history_store import HistoryStore
+from headrace.formats.joined_reader import HistoryJoin, Join, JoinedFiles
 from headrace.formats.manifest import read_manifest
+from headrace.formats.range_fetcher import FetchOptions
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
+from headrace.formats.side_table import SideTable
 from headrace.formats.taobao import taobao_schema
+from headrace.formats.tar_reader import TarFiles
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
 from headrace.ingest.adapters.pipelines import from_datapipe, from_webdataset
 from headrace.ingest.adapters.rows_from import RowsFrom
+from headrace.ingest.arrow_transforms import chain, keep_rows, over_arrow
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
 from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.frequency import FrequencyThreshold
 from headrace.ingest.hot_split import SplitBatch
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index
@@ -61,6 +71,7 @@ __all__ = [
     "ABSENT",
     "ArrayFiles",
     "ArrowFiles",
+    "ArrowStore",
     "BadRecordError",
     "BadRecordLimitError",
     "BadRecords",
@@ -78,9 +89,16 @@ __all__ = [
     "DelimitedFiles",
     "Dense",
     "EmbeddingStage",
+    "FetchOptions",
+    "FrequencyThreshold",
+    "GrowingFolder",
+    "HistoryJoin",
+    "HistoryStore",
     "IdColumn",
     "Index",
     "IndexTable",
+    "Join",
+    "JoinedFiles",
     "Label",
     "ManifestError",
     "Map",
@@ -100,12 +118,15 @@ __all__ = [
     "Schema",
     "SchemaError",
     "Shuffle",
+    "SideTable",
     "Source",
     "SourceRange",
     "Sparse",
     "SplitBatch",
     "StepPlan",
+    "StoreReadError",
     "Table",
+    "TarFiles",
     "TextField",
     "TextFormat",
     "ToBatch",
@@ -113,6 +134,7 @@ __all__ = [
     "WindowPlanner",
     "__version__",
     "avazu_schema",
+    "chain",
     "clip_grad_norm_",
     "criteo_schema",
     "export_table",
@@ -121,8 +143,10 @@ __all__ = [
     "generate",
     "import_rows",
     "import_table",
+    "keep_rows",
     "load_run",
     "open_dataset",
+    "over_arrow",
     "read_manifest",
     "save_run",
     "taobao_schema",
