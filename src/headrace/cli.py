@@ -16,6 +16,7 @@ from headrace.cli_dataset import dataset_options, one_or_all
 from headrace.cli_embed import bench_embed_command
 from headrace.cli_lint import lint
 from headrace.cli_plan import bench_plan_command, plan_command
+from headrace.cli_read import bench_decode_command, bench_loader_command
 from headrace.cli_report import HotRows, json_option, write_report
 from headrace.cli_stats import stats_command
 from headrace.formats.datasets import dataset_split, open_dataset
@@ -106,7 +107,7 @@ def replay(
     write_report(stats, json_path)
 
 
-for _command in (bench_embed_command, bench_plan_command):
+for _command in (bench_decode_command, bench_embed_command, bench_loader_command, bench_plan_command):
     bench.add_command(_command)
 for _command in (bench, convert, lint, plan_command, stats_command):
     main.add_command(_command)
