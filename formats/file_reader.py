@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.formats.bad_lines import I64
 from headrace.formats.bad_records import BadRecordLog, BadRecords, Describe
@@ -69,6 +70,7 @@ class FileReader(ABC, Generic[BlockT]):
         self._entries = _manifest_entries(self.files, whole) if verify_manifest != "off" else [None] * len(self.files)
         self._begun = False
         self._selection: RowSelection | None = None
+        self._row_bytes = row_bytes_of(schema.arrow_schema(labels=bool(schema.labels)))
 
     def files_of(self, file: int) -> tuple[str, ...]:
         """All files that the rows of file number `file` come from."""
@@ -211,8 +213,17 @@ class FileReader(ABC, Generic[BlockT]):
         """The error of the bad record number `at` of a block, and the raw record where it can be quarantined."""
 
 
+def row_bytes_of(schema: pa.Schema) -> int | None:
+    """Bytes of a row's values when all columns are of fixed width, else None."""
+    if not all(pa.types.is_primitive(kind) for kind in schema.types):
+        return None
+    return sum(kind.bit_width for kind in schema.types) // 8
+
+
 def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange, ...]:
     """The rows [first, first + rows) of a file without the 0-based rows `bad` (ascending)."""
+    if not len(bad):
+        return (SourceRange(file, first, rows),) if rows else ()
     begins = np.concatenate([[first], bad + 1])
     lengths = np.concatenate([bad, [first + rows]]) - begins
     kept = lengths > 0

@@ -98,7 +98,7 @@ class RecordFiles(FileReader[RecordBlockT]):
             arrays = [array.take(kept) for array in arrays]
         data = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
         return DecodedRecords(
-            rows=RowBlock(data, Source(self.files, good_ranges(file, first, rows, bad_rows + first))),
+            rows=RowBlock(data, Source(self.files, good_ranges(file, first, rows, bad_rows + first)), self._row_bytes),
             position=block.position,
             next_position=block.next_position,
             lines=rows,

@@ -131,10 +131,15 @@ def _renumbered(part: Source, kept: tuple[str, ...], merged: tuple[str, ...], po
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Decoded rows (an Arrow record batch of the dataset's schema) and their source."""
+    """Decoded rows (an Arrow record batch of the dataset's schema) and their source.
+
+    `row_bytes`: bytes of the values of a row, where a reader knows; to ask Arrow takes longer than to decode a few
+    hundred rows.
+    """
 
     data: pa.RecordBatch
     source: Source
+    row_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.source.num_rows != self.data.num_rows:
@@ -144,14 +149,19 @@ class RowBlock:
     def num_rows(self) -> int:
         return int(self.data.num_rows)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values (and of what else there is, where `row_bytes` is not known)."""
+        return int(self.data.nbytes) if self.row_bytes is None else self.num_rows * self.row_bytes
+
     def slice(self, offset: int, rows: int) -> RowBlock:
         """A view of rows [offset, offset + rows); no copy."""
-        return RowBlock(self.data.slice(offset, rows), self.source.slice(offset, rows))
+        return RowBlock(self.data.slice(offset, rows), self.source.slice(offset, rows), self.row_bytes)
 
     def take(self, indices: I64) -> RowBlock:
         """Rows in the order of `indices` (a copy)."""
         indices = np.asarray(indices, np.int64)
-        return RowBlock(self.data.take(pa.array(indices)), self.source.take(indices))
+        return RowBlock(self.data.take(pa.array(indices)), self.source.take(indices), self.row_bytes)
 
     @staticmethod
     def concat(blocks: Sequence[RowBlock]) -> RowBlock:
@@ -159,4 +169,5 @@ class RowBlock:
         if len(blocks) == 1:
             return blocks[0]
         data = pa.concat_batches([b.data for b in blocks])
-        return RowBlock(data, Source.concat([b.source for b in blocks]))
+        known = {b.row_bytes for b in blocks}
+        return RowBlock(data, Source.concat([b.source for b in blocks]), known.pop() if len(known) == 1 else None)
