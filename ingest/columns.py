@@ -102,7 +102,13 @@ def id_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
             raise TypeError(f"{_place(block, 0)}, column {feature.name!r}: {array.type} is no list, but multi_hot")
         return _list_column(block, array, feature, table)
     values = as_ids(_values(block, feature.name), f"{_place(block, 0)}, column {feature.name!r}")
-    mask = null_mask(array)
+    return with_policy(block, feature, table, values, null_mask(array))
+
+
+def with_policy(
+    block: RowBlock, feature: Sparse, table: int, values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None
+) -> Ragged:
+    """One-hot ids under the feature's missing policy; `mask` is True where one is missing, None when none is."""
     if mask is not None and feature.missing == "raise":
         raise _missing(block, feature, int(np.flatnonzero(mask)[0]))
     if mask is not None and feature.missing == "drop":

@@ -133,7 +133,7 @@ class DataLoader:
         self._root: Node[Batch]
         if train:
             self._plan = PlanWindow(
-                Index(batches, schema, self.index),
+                Prefetch(Index(batches, schema, self.index)),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
                 capacity=capacity,
