@@ -14,6 +14,7 @@ from headrace.formats._criteo import after_last_feed, count_feeds
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
 from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+from headrace.formats.read_ahead import ReadAhead
 from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
 DEFAULT_BLOCK_BYTES = 1 << 20
@@ -63,9 +64,9 @@ class _Source(Protocol):
 
 def _open(path: str) -> _Source:
     if path.endswith(".gz"):
-        return GzipMembers(path)
+        return ReadAhead(GzipMembers(path))
     if path.endswith(".zst"):
-        return ZstdFrames(path)
+        return ReadAhead(ZstdFrames(path))
     return open(path, "rb", buffering=0)
 
 

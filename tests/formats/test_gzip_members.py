@@ -17,11 +17,11 @@ TEXT = b"".join(b"%d\t%x\n" % (i, i * 2654435761 % 2**32) for i in range(2000))
 
 def read(path: Path, step: int = 1000) -> bytes:
     out = bytearray()
-    target = memoryview(bytearray(step))
     with GzipMembers(str(path)) as source:
-        while used := source.readinto(target):
-            out += target[:used]
-        assert source.readinto(target) == 0
+        while piece := source.read_piece(step):
+            assert len(piece) <= step
+            out += piece
+        assert source.read_piece(step) == b""
     return bytes(out)
 
 
@@ -114,13 +114,12 @@ def test_checksum_and_length_are_verified(tmp_path: Path, place: int) -> None:
 
 def test_a_bomb_is_read_in_bounded_steps(tmp_path: Path) -> None:
     path = stored(tmp_path, gzip.compress(bytes(50 << 20)))
-    target = memoryview(bytearray(1 << 20))
     total = 0
     tracemalloc.start()
     try:
         with GzipMembers(str(path)) as source:
-            while used := source.readinto(target):
-                total += used
+            while piece := source.read_piece():
+                total += len(piece)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
