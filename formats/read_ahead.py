@@ -71,7 +71,7 @@ class _Lane:
                 self._thread = threading.Thread(target=_run, args=(self,), name="headrace-read-ahead", daemon=True)
                 self._thread.start()
                 _RUNNING.add(self)
-            if not self._entries and self._thread is not None and not self._thread.is_alive():
+            if not self._entries and not self._stopping and self._thread is not None and not self._thread.is_alive():
                 raise RuntimeError("the thread that decompresses is gone; after a fork, open the files in the child")
             while not self._entries and not self._stopping:
                 self._changed.wait()
