@@ -31,7 +31,7 @@ def test_random_blocks_under_the_sanitizers(tmp_path: Path) -> None:
 def test_many_random_blocks_under_the_sanitizers(tmp_path: Path) -> None:
     run_sanitized(
         HERE / "lines.cpp", headers=HEADERS, sanitizers="address,undefined", level="-O1", folder=tmp_path,
-        arguments=["400000"], timeout_s=1000,
+        arguments=["150000"], timeout_s=1000,
     )  # fmt: skip
 
 
