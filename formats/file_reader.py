@@ -217,7 +217,7 @@ def row_bytes_of(schema: pa.Schema) -> int | None:
     """Bytes of a row's values when all columns are of fixed width, else None."""
     if not all(pa.types.is_primitive(kind) for kind in schema.types):
         return None
-    return sum(kind.bit_width for kind in schema.types) // 8
+    return sum(int(kind.bit_width) for kind in schema.types) // 8
 
 
 def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange, ...]:

@@ -126,6 +126,7 @@ class PlanWindow(Node[Batch]):
             self._start()
         while not self._source_ended and len(self._held) <= self.window:
             self._read()
+            self._push()  # one by one, while the source works on the next
         self._push()
 
     def _read(self) -> None:
