@@ -50,7 +50,7 @@ def inflate(path: str) -> int:
     """ISA-L's inflate alone, into one buffer over and over; bytes of text."""
     buffer = bytearray(_BUFFER_BYTES)
     total = 0
-    with igzip.IGzipFile(path, "rb") as file:
+    with igzip.IGzipFile(path, "rb") as file:  # type: ignore[no-untyped-call]
         while used := file.readinto(buffer):
             total += int(used)
     return total

@@ -40,7 +40,8 @@ def text_files(data: str | None, folder: Path, *, rows: int, files: int, seed: i
 def gzip_copy(path: str, folder: Path) -> str:
     """The file as one gzip member; its name in `folder`."""
     target = folder / f"{Path(path).name}.gz"
-    with open(path, "rb") as text, igzip.IGzipFile(target, "wb", compresslevel=_GZIP_LEVEL) as packed:
+    packed = igzip.IGzipFile(target, "wb", compresslevel=_GZIP_LEVEL)  # type: ignore[no-untyped-call]
+    with open(path, "rb") as text, packed:
         shutil.copyfileobj(text, packed, _COPY_BYTES)
     return str(target)
 
