@@ -11,6 +11,7 @@
 
 #include "cut.hpp"
 #include "engine.hpp"
+#include "flights.hpp"
 #include "use_counts.hpp"
 
 namespace headrace {
@@ -82,11 +83,16 @@ class Dit {
         engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
             const LaneLock lock(*this, lane);
             ProbeCounts counts;
-            each_key(batch, lane, [&](const Fetched& key) {
-                const GroupOut& out = batch.group(key.group);
-                const std::uint64_t at = key.shard->find_committed(key.probe, counts);
-                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row] = 0;
+            const auto write = [&](const Flight& flight, std::size_t i, std::uint64_t at) {
+                flight.locations[flight.positions[i]] = at == kAbsent ? kAbsent : rank_bits_ | at;
+            };
+            const auto compared = [&](const Flight& flight, std::size_t i, const Entry& entry, bool found) {
+                if (found) write(flight, i, shard(flight.shards[i]).committed(entry));
+                return found;
+            };
+            fly(batch, lane, counts, compared, [&](const Flight& flight, std::size_t i, auto&) {
+                write(flight, i, shard(flight.shards[i]).find_committed(flight.probe(i), counts));
+                return false;
             });
         });
     }
@@ -101,12 +107,13 @@ class Dit {
         check_no_tickets();
         for (std::size_t lane = 0; lane < engine_.num_lanes(); ++lane) {
             const LaneLock lock(*this, lane);
-            each_key(batch, lane, [&](const Fetched& key) {
-                const GroupOut& out = batch.group(key.group);
-                const std::uint64_t at = key.shard->remove_committed(key.probe);
-                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row] = 0;
+            ProbeCounts counts;
+            const auto none = [](const Flight&, std::size_t, const Entry&, bool) { return false; };
+            fly(batch, lane, counts, none, [&](const Flight& flight, std::size_t i, auto&) {
+                const std::uint64_t at = shard(flight.shards[i]).remove_committed(flight.probe(i));
+                flight.locations[flight.positions[i]] = at == kAbsent ? kAbsent : rank_bits_ | at;
                 if (at != kAbsent) counts_.forget(at);
+                return false;
             });
         }
     }
@@ -257,7 +264,7 @@ class Dit {
             const std::uint32_t offset = place_offset(entry.place());
             if (!shard.has(k, offset)) return;
             const std::size_t row = shard.position(k, offset);
-            fill(out, row, entry, unpermuted(~entry.order, inverse_multiplier));
+            fill(out, row, entry, unpermuted(entry.hash, inverse_multiplier));
             if (!cut.weights.empty()) out.weights[row] = cut.weights[s][k][offset];
         });
     }
@@ -272,7 +279,7 @@ class Dit {
             const auto lock = this->lock(s);
             const Chunks& chunks = shards_[s]->shard.chunks();
             shards_[s]->shard.entries().each([&](const Entry& entry) {
-                const std::uint64_t hash = unpermuted(~entry.order, inverse_multiplier);
+                const std::uint64_t hash = unpermuted(entry.hash, inverse_multiplier);
                 if (route_bucket(hash) < first || route_bucket(hash) >= last) return;
                 if (chunks.committed(entry.place())) found.emplace_back(hash, entry);
             });
@@ -318,7 +325,7 @@ class Dit {
                     throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " +
                                                 std::to_string(s) + " has a key that does not belong there");
                 }
-                const Probe key{~permuted(hash, engine_.multiplier()), key_bits(tables[row], missing[row])};
+                const Probe key{permuted(hash, engine_.multiplier()), key_bits(tables[row], missing[row])};
                 if (!fresh->shard.put(key, place)) {
                     throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " +
                                                 std::to_string(s) + " repeats the key of another row");
@@ -386,43 +393,13 @@ class Dit {
         const std::size_t first_, last_;
     };
 
-    static constexpr std::size_t kFlight = 32;  // keys whose lines are being fetched while as many are compared
-
-    // A key on its way: its line is being fetched.
-    struct Fetched {
-        Probe probe;
-        Shard* shard;
-        std::uint32_t group, row;
-    };
-
     std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
-    using Flight = std::array<Fetched, kFlight>;
-
-    // `on_key(Fetched)` for the keys of a lane in batch order, flight by flight: while one is compared, which a branch
-    // or a line that is not there yet may hold up at each key, the next one's lines are on their way.
-    template <class OnKey>
-    void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
-        std::array<Flight, 2> flights;
-        Batch::Cursor cursor(batch, lane);
-        std::size_t number = 0, size = fetch(cursor, flights[0]);
-        while (size > 0) {
-            const Flight& flight = flights[number % 2];
-            for (std::size_t i = 0; i < size; ++i) flight[i].shard->prefetch_next(flight[i].probe.order);
-            const std::size_t next_size = fetch(cursor, flights[++number % 2]);
-            for (std::size_t i = 0; i < size; ++i) on_key(flight[i]);
-            size = next_size;
-        }
-    }
-
-    // How many keys there were.
-    std::size_t fetch(Batch::Cursor& cursor, Flight& flight) const {
-        std::size_t size = 0;
-        for (; size < kFlight && cursor.next(); ++size) {
-            Fetched& key = flight[size];
-            key = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
-            key.shard->prefetch(key.probe.order);
-        }
-        return size;
+    Shard& shard(std::size_t s) { return shards_[s]->shard; }
+    template <class OnCompared, class OnLeft>
+    void fly(Batch& batch, std::size_t lane, ProbeCounts& counts, OnCompared&& on_compared, OnLeft&& on_left) {
+        each_key(
+            batch, lane, counts, [this](std::size_t s) -> const Shard& { return shards_[s]->shard; }, on_compared,
+            on_left);
     }
 
     // Rows that are new.
@@ -430,13 +407,20 @@ class Dit {
         const LaneLock lock(*this, lane);
         ProbeCounts counts;
         std::size_t new_rows = 0;
-        each_key(batch, lane, [&](const Fetched& key) {
-            const GroupOut& out = batch.group(key.group);
+        const std::uint64_t rank_bits = rank_bits_;
+        const auto compared = [rank_bits](const Flight& flight, std::size_t i, const Entry& entry, bool found) {
+            flight.locations[flight.positions[i]] = rank_bits | entry.place();
+            return found;
+        };
+        fly(batch, lane, counts, compared, [&](const Flight& flight, std::size_t i, auto&) {
+            Shard& shard = this->shard(flight.shards[i]);
+            const std::uint64_t growths = shard.growths();
             bool is_new;
-            const std::uint64_t at = key.shard->find_or_add(key.probe, key.group, ticket, counts, is_new);
-            out.locations[key.row] = rank_bits_ | at;
-            out.is_new[key.row] = is_new;
+            const std::uint64_t at = shard.find_or_add(flight.probe(i), flight.keys.group, ticket, counts, is_new);
+            flight.locations[flight.positions[i]] = rank_bits | at;
+            flight.is_new[flight.positions[i]] = is_new;
             new_rows += is_new;
+            return shard.growths() != growths;
         });
         shards_[lane * per_lane()]->probes.add(counts);
         return new_rows;
