@@ -145,15 +145,17 @@ class PresenceCounter:
 
 def _summed(locations: Sequence[U64], counts: Sequence[I64]) -> tuple[U64, I64]:
     """Distinct locations, ascending, and the sums of their columns in counts [2, ...]."""
+    some = [rows for rows in locations if len(rows)]
+    first = min((int(rows.min()) for rows in some), default=0)
+    span = max((int(rows.max()) for rows in some), default=-1) + 1 - first
+    if span <= _DENSE_SPAN * sum(map(len, some)):  # places are handed out one after the other: count them in place
+        dense = np.zeros((2, span), np.int64)
+        for rows, columns in zip(locations, counts, strict=True):  # no location twice in one of them
+            dense[:, (rows - np.uint64(first)).astype(np.int64)] += columns
+        there = np.flatnonzero(dense[0])  # each was in a batch
+        return there.astype(np.uint64) + np.uint64(first), dense[:, there]
     rows = np.concatenate(locations)
     stacked = np.concatenate(counts, axis=1)  # (2, rows)
-    first = int(rows.min()) if len(rows) else 0
-    span = int(rows.max()) - first + 1 if len(rows) else 0
-    if span <= _DENSE_SPAN * len(rows):  # places are handed out one after the other: count them where they are
-        place = (rows - np.uint64(first)).astype(np.int64)
-        spread = np.stack([np.bincount(place, weights=row, minlength=span) for row in stacked])
-        there = np.flatnonzero(spread[0])  # each was in a batch
-        return there.astype(np.uint64) + np.uint64(first), spread[:, there].astype(np.int64)
     every, inverse = np.unique(rows, return_inverse=True)
     # bincount adds float64: exact, as no count reaches 2^53
     total = np.stack([np.bincount(inverse, weights=row, minlength=len(every)) for row in stacked])
