@@ -19,7 +19,7 @@ from headrace.formats.reader import FilePosition
 from headrace.formats.record_reader import DecodedRecords, RecordFiles
 from headrace.formats.schema import Schema, SchemaError
 
-DEFAULT_BATCH_ROWS = 1 << 16
+DEFAULT_BATCH_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from isal import isal_zlib
 from headrace.formats.errors import CorruptShardError
 
 GZIP_MAGIC = b"\x1f\x8b"
-_INPUT_BYTES = 1 << 16
+_INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 _GZIP_WBITS = 31
 # The package's stub declares an instance where the class is.
@@ -26,7 +26,7 @@ class GzipMembers:
       one: only a manifest can.
 
     States: between members (``_member is None``), inside a member, at the end. An error is a `CorruptShardError` with
-    ``rows_salvaged=0``: this class knows no rows. No step holds more than 64 KiB of input and 1 MiB of output.
+    ``rows_salvaged=0``: this class knows no rows. No step holds more than 256 KiB of input and 1 MiB of output.
     """
 
     def __init__(self, path: str) -> None:

@@ -17,7 +17,7 @@ from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
 from headrace.formats.read_ahead import ReadAhead
 from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
-DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_BLOCK_BYTES = 1 << 21
 DEFAULT_MAX_LINE_BYTES = 1 << 20
 MAX_BYTES = 1 << 30
 
