@@ -12,10 +12,13 @@ PIECES_AHEAD = 4
 JOIN_TIMEOUT_S = 5.0
 
 
+Entry = bytes | memoryview | BaseException
+
+
 class Pieces(Protocol):
     """A stream of bytes in pieces of bounded size."""
 
-    def read_piece(self) -> bytes:
+    def read_piece(self) -> bytes | memoryview:
         """The next bytes, as many as come at once; none at the end."""
 
     def fileno(self) -> int: ...
@@ -59,12 +62,12 @@ class _Lane:
 
     def __init__(self, source: Pieces) -> None:
         self._source = source
-        self._entries: deque[bytes | BaseException] = deque()
+        self._entries: deque[Entry] = deque()
         self._changed = threading.Condition(threading.RLock())  # a finalizer may run while it is held
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def take(self) -> bytes:
+    def take(self) -> bytes | memoryview:
         """The next piece, b"" at the end and ever after."""
         with self._changed:
             if self._thread is None and not self._stopping:
@@ -85,7 +88,7 @@ class _Lane:
                 self._changed.notify_all()
             return entry
 
-    def put(self, entry: bytes | BaseException) -> bool:
+    def put(self, entry: Entry) -> bool:
         """Wait for room; False when nothing more is wanted."""
         with self._changed:
             self._entries.append(entry)
@@ -103,7 +106,7 @@ class _Lane:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_TIMEOUT_S)
 
-    def read(self) -> bytes | BaseException:
+    def read(self) -> Entry:
         try:
             return self._source.read_piece()
         except BaseException as error:

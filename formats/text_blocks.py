@@ -13,7 +13,8 @@ import pyarrow as pa
 from headrace.formats._criteo import after_last_feed, count_feeds
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
-from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+from headrace.formats.gzip_members import GZIP_MAGIC
+from headrace.formats.gzip_reader import GzipReader
 from headrace.formats.read_ahead import ReadAhead
 from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
@@ -64,7 +65,7 @@ class _Source(Protocol):
 
 def _open(path: str) -> _Source:
     if path.endswith(".gz"):
-        return ReadAhead(GzipMembers(path))
+        return ReadAhead(GzipReader(path))
     if path.endswith(".zst"):
         return ReadAhead(ZstdFrames(path))
     return open(path, "rb", buffering=0)
