@@ -229,9 +229,9 @@ class EmbeddingStage(torch.nn.Module):
         if batch.plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema)
+        self._residency.skip(batch.plan)
         self._last = None
         self._pending.pass_by()
-        self._residency.skip(batch.plan)
 
     def pending_leaves(self) -> list[Tensor]:
         """Tensors that wait for the step, at most one a row layout; ``.grad`` float32 [rows, dim] is the gradient of

@@ -49,16 +49,14 @@ class Batch {
     };
 
   public:
-    // `num_shards`, a power of two, are dealt out to `num_lanes` of them; no lanes: unique rows only.
-    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_shards, std::size_t num_lanes,
-          std::uint64_t multiplier)
+    // Keys are dealt out to `num_lanes` runs of shards, a power of two; none: unique rows only.
+    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_lanes, std::uint64_t multiplier)
         : tables_(tables),
           multiplier_(multiplier),
           num_lanes_(num_lanes),
           groups_(num_groups),
           job_of_table_(tables.size(), kNone) {
         dedups_.resize(tables.size());
-        while (num_shards > 0 && (num_shards << shard_shift_) < kMaxShards) ++shard_shift_;
         while (num_lanes > 0 && (num_lanes << lane_shift_) < kMaxShards) ++lane_shift_;
     }
 
@@ -173,7 +171,6 @@ class Batch {
         std::uint32_t i_ = 0, end_ = 0;
     };
 
-    std::size_t shard(std::uint64_t hash) const { return shard_bits(hash) >> shard_shift_; }
     std::uint64_t multiplier() const { return multiplier_; }
     GroupOut& group(std::size_t g) { return groups_[g]; }
     const GroupOut* groups() const { return groups_.data(); }
@@ -285,7 +282,7 @@ class Batch {
     std::vector<std::uint32_t> dealt_;
     std::vector<std::size_t> group_cursor_;
     std::vector<std::uint32_t> job_of_table_, group_order_, cost_order_;
-    int shard_shift_ = 0, lane_shift_ = 0;
+    int lane_shift_ = 0;
 };
 
 }  // namespace headrace

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "batch.hpp"
-#include "shard.hpp"
+#include "locked_shards.hpp"
 
 namespace headrace {
 
@@ -29,12 +29,12 @@ struct Flight {
     Probe probe(std::size_t i) const { return {hashes[i], keys.key_at(positions[i])}; }
 };
 
-// All keys of a lane; `shard_of(number)` is held by the caller. `on_compared(flight, i, entry, found)`: the home line
+// All keys of a lane, whose shards the caller has locked. `on_compared(flight, i, entry, found)`: the home line
 // has the key as `entry`, or, not `found`, has it not, and then `entry` is any of the line's; whether that is all for
 // this key. If not, `on_left(flight, i, counts)` comes later, in batch order; it may add rows and remove them, and says
 // whether the shard has grown.
-template <class ShardOf, class OnCompared, class OnLeft>
-void each_key(Batch& batch, std::size_t lane, ProbeCounts& counts, const ShardOf& shard_of, OnCompared&& on_compared,
+template <class OnCompared, class OnLeft>
+void each_key(Batch& batch, std::size_t lane, ProbeCounts& counts, const LockedShards& shards, OnCompared&& on_compared,
               OnLeft&& on_left) {
     std::array<Flight, 3> flights;
     Batch::Cursor cursor(batch, lane);
@@ -42,7 +42,7 @@ void each_key(Batch& batch, std::size_t lane, ProbeCounts& counts, const ShardOf
 
     const auto fetch_lines = [&](Flight& flight) {
         for (std::size_t i = 0; i < flight.size(); ++i) {
-            flight.lines[i] = shard_of(flight.shards[i]).home_line(flight.hashes[i]);
+            flight.lines[i] = shards[flight.shards[i]].home_line(flight.hashes[i]);
             __builtin_prefetch(flight.lines[i]);
         }
     };
@@ -56,7 +56,7 @@ void each_key(Batch& batch, std::size_t lane, ProbeCounts& counts, const ShardOf
         for (std::size_t i = 0; i < flight.size(); ++i) {
             const std::uint64_t hash = flight.keys.hashes[flight.positions[i]];
             flight.hashes[i] = permuted(hash, multiplier);
-            flight.shards[i] = static_cast<std::uint32_t>(batch.shard(hash));
+            flight.shards[i] = static_cast<std::uint32_t>(shards.shard_of(hash));
         }
         fetch_lines(flight);
     };
