@@ -27,7 +27,6 @@ from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.stats import NodeStats
-from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index, index_tables
@@ -144,13 +143,10 @@ class DataLoader:
         timeout_s = _check_timeout(timeout)
         self._root: Node[Batch]
         if train:
-            indexed: Node[IndexedRows] = Index(batches, schema, self.index)
             if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
                 idle_s = GROWING_IDLE_S
-            if idle_s is not None:
-                indexed = Prefetch(indexed)
             self._plan = PlanWindow(
-                indexed,
+                Prefetch(Index(batches, schema, self.index)),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
                 capacity=capacity,

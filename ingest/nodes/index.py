@@ -11,11 +11,11 @@ from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import U64, IndexTable
-from headrace.ingest.columns import Ragged, dense_matrix, label_matrix
+from headrace.ingest.columns import Ragged
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
-from headrace.ingest.features import feature_column
 from headrace.ingest.indexed_rows import I32, IndexedRows
+from headrace.ingest.row_arrays import RowConverter
 
 
 def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
@@ -38,7 +38,7 @@ class Index(Node[IndexedRows]):
         self.schema = schema
         self.index = index
         self.insert = insert
-        self._tables = {t.name: i for i, t in enumerate(schema.tables)}
+        self._converter = RowConverter(schema)
 
     def _next(self) -> IndexedRows:
         block: RowBlock = self._pull()
@@ -69,24 +69,19 @@ class Index(Node[IndexedRows]):
             self.index.release_writer(self)
 
     def _indexed(self, block: RowBlock) -> IndexedRows:
-        dense = dense_matrix(block, self.schema.dense)  # may refuse the rows: before the index learns of them
-        labels = label_matrix(block, self.schema)
-        ragged = [[self._column(block, f) for f in g.features] for g in self.schema.groups]
+        arrays = self._converter.convert(block)  # may refuse the rows: before the index learns of them
+        ragged = [[arrays.ids[f] for f in g.features] for g in self.schema.groups]
         columns = [r.column for group in ragged for r in group]
         found = self.index.index(columns) if self.insert else self.index.lookup(columns)
         return IndexedRows(
             schema=self.schema,
-            dense=dense,
-            labels=labels,
+            dense=arrays.dense,
+            labels=arrays.labels,
             groups=found.groups,
             lengths=tuple(_lengths(group, block.num_rows) for group in ragged),
             source=block.source,
             ticket=found.ticket,
         )
-
-    def _column(self, block: RowBlock, feature: int) -> Ragged:
-        column = self.schema.sparse[feature]
-        return feature_column(block, self.schema, column, self._tables[column.table])
 
 
 def _on_host(locations: U64 | torch.Tensor) -> U64:

@@ -141,16 +141,21 @@ class PlanWindow(Node[Batch]):
         """Read and push until the next step can be planned."""
         if not self._planning:
             self._start()
-        self._read_up_to(self.window + 1)
+        while not (self._source_ended or self._draining) and len(self._held) <= self.window:
+            self._read_or_drain()
+            self._push()  # one by one, while the source works on the next
         self._push()
 
     def _read_up_to(self, batches: int) -> None:
         """Read until so many are held, or the source ends, or idles while something is held."""
         while not (self._source_ended or self._draining) and len(self._held) < batches:
-            if self._idles():
-                self._draining = True
-            else:
-                self._read()
+            self._read_or_drain()
+
+    def _read_or_drain(self) -> None:
+        if self._idles():
+            self._draining = True
+        else:
+            self._read()
 
     def _idles(self) -> bool:
         """Whether nothing comes for `idle_s`, and something can be handed out meanwhile."""
