@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from headrace.embed import _pool
 from headrace.embed._rows import RowSource, SlotRows, SlotSource
@@ -238,7 +239,7 @@ class RankExchange:
             trained = ~np.isin(keys.tables, self._frozen)
             keys, total = keys.take(trained), total[trained]
             slots = None if slots is None else slots[trained]
-        self._residency.update(group, keys, slots, total, rule)
+        self._residency.update(group, keys, slots, torch.from_numpy(total), rule)
 
 
 class Gradients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from torchdata.nodes import BaseNode
 
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
@@ -43,7 +44,10 @@ STATE_VERSION = 1
 MAX_TIMEOUT_S = 1_000_000
 SHUFFLE_WINDOW_ROWS = 1 << 17
 
-Paths = str | PathLike[str] | list[str | PathLike[str]]
+GROWING_IDLE_S = 1.0
+"""`idle_s` of a loader over a growing folder, when none is given."""
+
+Paths = str | PathLike[str] | list[str | PathLike[str]] | GrowingFolder
 
 
 class DataLoader:
@@ -52,8 +56,8 @@ class DataLoader:
     Parameters
     ----------
     dataset
-        Files (a path, a list, a glob or a directory of Criteo text, plain or ``.gz``), a reader, or a node that gives
-        :class:`RowBlock`.
+        Files (a path, a list, a glob or a directory of Criteo text, plain or ``.gz``, here or, as URIs, in a store; a
+        :class:`GrowingFolder`), a reader, or a node that gives :class:`RowBlock`.
     batch_size
         Rows of a batch; the last one of an epoch may be shorter unless `drop_last`.
     shuffle
@@ -70,6 +74,9 @@ class DataLoader:
         ``batch.plan`` is None.
     window, capacity, hot_rows, verify_plan
         See :class:`PlanWindow`.
+    idle_s
+        Hand out what the window holds when the source gave nothing for so many seconds (see :class:`PlanWindow`); None:
+        a second for a growing folder, never for anything else. Rows that fill no batch yet are not handed out.
     num_workers
         Threads that decode and index. Results are the same for every number.
     prefetch_factor
@@ -129,6 +136,7 @@ class DataLoader:
         uneven: Uneven = "short",
         hot_every: int = 100,
         node_size: int = 1,
+        idle_s: float | None = None,
     ) -> None:
         _check_kinds(
             schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
@@ -157,6 +165,8 @@ class DataLoader:
         timeout_s = _check_timeout(timeout)
         self._root: Node[Batch]
         if train:
+            if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
+                idle_s = GROWING_IDLE_S
             indexed: Index | IndexRanks = Index(batches, schema, self.index)
             if communicator is not None:
                 facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
@@ -174,12 +184,13 @@ class DataLoader:
                 )
                 hot_rows = 0
             self._plan = PlanWindow(
-                indexed,
+                Prefetch(indexed),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
                 capacity=capacity,
                 hot_rows=hot_rows,
                 verify=verify_plan,
+                idle_s=idle_s,
             )
             prefetch = PrefetchPinned if pin_memory else Prefetch
             self._root = prefetch(self._plan, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
@@ -205,6 +216,7 @@ class DataLoader:
         self._started = False
         self._active: _Run | None = None
         self._loaded: dict[str, Any] | None = None
+        self._next_epoch = True  # whether a loaded state that turns out to be of an epoch's end starts the next one
         self._resuming: dict[str, Any] | None = None  # the loaded state, until a batch behind it was handed out
         self._stats = LoaderStats()
         self._closed = False
@@ -316,17 +328,19 @@ class DataLoader:
     def _state_header(self) -> dict[str, Any]:
         return {"version": STATE_VERSION, "schema": self.schema.digest}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, next_epoch: bool = True) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
 
         An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
-        next epoch, whole. Loading twice: the last one counts. The batch size may differ from the saved one.
+        next epoch, whole; with ``next_epoch=False`` it gives the end of its own first: no batch. Loading twice: the
+        last one counts. The batch size may differ from the saved one.
         """
         if self._closed:
             raise RuntimeError("the loader is closed")
         _check_state(state_dict, self.schema.digest)
         self._end("load_state_dict() was called; start a new iterator")
         self._loaded = copy.deepcopy({key: state_dict[key] for key in _STATE_KEYS})
+        self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:
         """End the active iteration: stop reading ahead, undo what was not handed out; bounded."""
@@ -342,7 +356,7 @@ class DataLoader:
         try:
             batch = next(self._root)
         except StopIteration:
-            if resuming is not None:  # the state was saved at the very end of an epoch
+            if resuming is not None and self._next_epoch:  # the state was saved at the very end of an epoch
                 self._begin(self._running_epoch + 1, None)
                 return self._next(run)
             self._stats.end_epoch()
@@ -361,14 +375,17 @@ class DataLoader:
     def stats(self) -> dict[str, Any]:
         """What was handed out since the loader was made, and how long the trainer waited for it.
 
-        The keys of :class:`LoaderStats`, and `window`, `stale_reads` (None unless `verify_plan`) and `index_rows`.
+        The keys of :class:`LoaderStats`, and `window`, `stale_reads` (None unless `verify_plan`), `index_rows`, and
+        `fetched`: bytes, requests and retries of a store that is read by ranges (None of other files).
         """
         plan = self._plan
+        store = getattr(self._read.reader, "store", None) if self._read is not None else None
         return {
             **self._stats.summary(),
             "window": None if plan is None else plan.window,
             "stale_reads": plan.stale_reads if plan is not None and plan.verify else None,
             "index_rows": len(self.index),
+            "fetched": None if store is None else store.counts(),
         }
 
     def as_iterable_dataset(self) -> LoaderDataset:
@@ -386,6 +403,30 @@ class DataLoader:
         A node behind it that reads ahead makes batches count as handed out when it takes them.
         """
         return LoaderNode(self)
+
+    def totals(self) -> dict[str, float]:
+        """The sums behind `stats`, as plain data that `restore_totals` takes; to be saved beside `state_dict`."""
+        rows_in = rows_skipped = 0
+        if self._read is not None and self._started:
+            state = self._root.get_state()
+            while state["node"] != self._read.name:
+                state = state["source"]
+            rows_in, rows_skipped = state["rows_in"], state["rows_skipped"]
+        return self._stats.totals(rows_in=rows_in, rows_skipped=rows_skipped)
+
+    def restore_totals(self, totals: Mapping[str, float]) -> None:
+        """Let `stats` count on from `totals`, which were saved with the state that was loaded just before."""
+        self._stats.restore(totals)
+
+    @property
+    def rows_handed_out(self) -> int:
+        """Rows of the batches handed out since the loader was made, or since what `restore_totals` goes on from."""
+        return self._stats.rows
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes (uncompressed) read of the files in this epoch, read ahead included; 0 with a node as the dataset."""
+        return 0 if self._read is None else self._read.bytes_in
 
     def node_stats(self) -> list[NodeStats]:
         """Items, bytes, busy and waiting time of each node since its last reset, source first."""

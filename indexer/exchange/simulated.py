@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def run_ranks(
-    size: int, function: Callable[[Communicator], T], *, seed: int | None = None, timeout_s: float = 30.0
+    size: int, function: Callable[[Communicator], T], *, seed: int | None = None, timeout_s: float = 300.0
 ) -> list[T]:
     """What `function` gives on each of `size` ranks; the first error of any is raised when all have ended.
 
@@ -46,7 +46,7 @@ def run_ranks(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(4 * timeout_s)
+        thread.join(2 * timeout_s)
     if errors:
         raise min(errors, key=lambda pair: pair[0])[1]
     if any(thread.is_alive() for thread in threads):

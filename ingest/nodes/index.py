@@ -11,10 +11,11 @@ from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import U64, IdColumn, IndexedIds, IndexTable
-from headrace.ingest.columns import Ragged, dense_matrix, id_column, label_matrix
+from headrace.ingest.columns import Ragged
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
 from headrace.ingest.indexed_rows import I32, IndexedRows
+from headrace.ingest.row_arrays import RowConverter
 
 
 def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
@@ -37,6 +38,7 @@ class Index(Node[IndexedRows]):
         self.schema = schema
         self.index = index
         self.insert = insert
+        self._converter = RowConverter(schema)
 
     def _next(self) -> IndexedRows:
         block: RowBlock = self._pull()
@@ -67,23 +69,20 @@ class Index(Node[IndexedRows]):
             self.index.release_writer(self)
 
     def _indexed(self, block: RowBlock) -> IndexedRows:
-        return indexed_rows(block, self.schema, self.index.index if self.insert else self.index.lookup)
+        return indexed_rows(block, self.schema, self._converter, self.index.index if self.insert else self.index.lookup)
 
 
-def indexed_rows(block: RowBlock, schema: Schema, find: Callable[[Sequence[IdColumn]], IndexedIds]) -> IndexedRows:
+def indexed_rows(
+    block: RowBlock, schema: Schema, converter: RowConverter, find: Callable[[Sequence[IdColumn]], IndexedIds]
+) -> IndexedRows:
     """A block with its ids found by `find`; what is wrong with its rows is raised before `find` learns of them."""
-    dense = dense_matrix(block, schema.dense)
-    labels = label_matrix(block, schema)
-    ordinal = {table.name: i for i, table in enumerate(schema.tables)}
-    ragged = [
-        [id_column(block, column, ordinal[column.table]) for column in (schema.sparse[f] for f in g.features)]
-        for g in schema.groups
-    ]
+    arrays = converter.convert(block)
+    ragged = [[arrays.ids[f] for f in g.features] for g in schema.groups]
     found = find([r.column for group in ragged for r in group])
     return IndexedRows(
         schema=schema,
-        dense=dense,
-        labels=labels,
+        dense=arrays.dense,
+        labels=arrays.labels,
         groups=found.groups,
         lengths=tuple(_lengths(group, block.num_rows) for group in ragged),
         source=block.source,

@@ -39,6 +39,7 @@ from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.nodes.index import check_index_tables, index_tables, indexed_rows
 from headrace.ingest.rank_rows import RankRows, padded
 from headrace.ingest.rank_step import HotRows, OwnedRows, RankGroup, RankStep, UrgentRows
+from headrace.ingest.row_arrays import RowConverter
 from headrace.ingest.step_plan import FetchKeys
 from headrace.ingest.transpose import transpose_query_ids
 
@@ -117,6 +118,7 @@ class IndexRanks(Node[RankRows]):
         self._facts |= {"hot_rows": (self.hot_rows, self.hot_every), "node_size": self.node_size}
         self._tables = index_tables(schema)
         self._dedup = Deduplicator(self._tables)
+        self._converter = RowConverter(schema)
         self._run: int | None = None
         self._round: RequestRound | None = None
         self._forget()
@@ -284,7 +286,7 @@ class IndexRanks(Node[RankRows]):
             return self._deduplicated(empty_block(self.schema)), FAILED, error
 
     def _deduplicated(self, block: RowBlock) -> IndexedRows:
-        return indexed_rows(block, self.schema, self._dedup.deduplicate)
+        return indexed_rows(block, self.schema, self._converter, self._dedup.deduplicate)
 
     def _check_end(self, headers: list[Header], own: IndexedRows) -> None:
         """StopIteration or UnevenRanksError where this step is not made."""

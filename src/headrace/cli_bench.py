@@ -15,7 +15,7 @@ from headrace.indexer.exchange.communicator import connect
 from headrace.indexer.exchange.mpi_transport import launched_ranks
 
 
-class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Numbers of threads, "1,2,4"."""
 
     name = "n,n,.."
@@ -31,7 +31,7 @@ class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return threads
 
 
-class _Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A whole number, also as 50e6."""
 
     name = "count"
@@ -67,11 +67,11 @@ def bench() -> None:
 @click.option("--data", metavar="PATH", help="Criteo text (a file, glob or folder) instead of the preset's stream.")
 @click.option("--labels/--no-labels", default=True, help="Whether the files of --data have a label column.")
 @click.option(
-    "--rows", type=_Count(), help="Rows resident in the index.  [default: 5e6; with --data those that its ids make]"
+    "--rows", type=Count(), help="Rows resident in the index.  [default: 5e6; with --data those that its ids make]"
 )
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
-@click.option("--threads", type=_Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
-@click.option("--samples", type=_Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
+@click.option("--threads", type=Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
+@click.option("--samples", type=Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
 @click.option(

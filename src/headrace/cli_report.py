@@ -41,13 +41,14 @@ def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> st
     return path
 
 
-def write_report(result: dict[str, Any], json_path: str | None) -> None:
-    """A table for people, and JSON where it was asked for."""
+def write_report(result: dict[str, Any], json_path: str | None, *, hidden: tuple[str, ...] = ()) -> None:
+    """A table for people, without the keys `hidden`, and JSON where it was asked for."""
     if json_path == "-":
         write_json(result, json_path)
         return
-    shown = {k: v for k, v in _flat(result) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
-    width = max(map(len, shown))
+    table = {key: value for key, value in result.items() if key not in hidden}
+    shown = {k: v for k, v in _flat(table) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
+    width = max(map(len, shown), default=0)
     for key, value in shown.items():
         text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
         click.echo(f"{key:<{width}}  {text}")

@@ -9,13 +9,15 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.cli_dataset import one_or_all
+from headrace.cli_dataset import one_or_all, optional_dataset_options
+from headrace.cli_feature_stats import count_features, feature_options, feature_table
 from headrace.cli_report import json_option, writable, write_report
 from headrace.formats.criteo import criteo_schema
-from headrace.formats.datasets import DATASETS, open_dataset
+from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.coverage import coverage as laws_coverage
 from headrace.formats.generate.coverage import unique_coverage
 from headrace.formats.generate.presets import load_preset, preset_names
+from headrace.formats.schema import Schema
 from headrace.indexer.access_coverage import CoverageMeter, most_accessed
 from headrace.indexer.cost_curve import CostCurve, RowCosts, cost_curve, measured_costs
 from headrace.indexer.hotset import PresenceCounter, coverage
@@ -30,10 +32,10 @@ CURVE_POINTS = 100
 
 
 @click.command("stats")
-@click.argument("data", nargs=-1)
+@optional_dataset_options
+@feature_options
 @click.option("--preset", type=click.Choice(preset_names()), help="A generated stream, in the place of DATA.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the generated stream.")
-@click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--batches", type=click.IntRange(1), default=100, show_default=True, help="Batches that are counted.")
 @click.option(
@@ -51,7 +53,6 @@ CURVE_POINTS = 100
 )
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks (W).")
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
 @click.option("--calibrate", is_flag=True, help="Measure the costs a row in this process, where none are given.")
 @click.option("--c-early", type=click.FloatRange(0), help="Cost of a row requested off the critical path.  [1]")
@@ -63,6 +64,11 @@ def stats_command(
     data: tuple[str, ...],
     preset: str | None,
     dataset: str,
+    schema: Schema | None,
+    features: bool,
+    feature_rows: int | None,
+    max_entries: int,
+    plot_features: str | None,
     batches: int,
     top_rows: tuple[int, ...],
     held_out: int,
@@ -72,16 +78,35 @@ def stats_command(
     json_path: str | None,
     **options: Any,
 ) -> None:
-    """Presence of rows in the first batches of a dataset, the cost of each size of R, the hot set, and what the most
-    accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
+    """Each column of DATA: cardinality, missing and top shares, coverage, over all rows or `--feature-rows`.
+
+    Then, of one row layout, the presence of rows in the first batches, the cost of each size of R, the hot set, and
+    what the most accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
     if bool(data) == bool(preset):
         raise click.UsageError("give DATA or --preset, one of them")
+    counted = None
+    if data and features:
+        reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"])
+        counted = count_features(
+            reader,
+            rows=feature_rows,
+            max_entries=max_entries,
+            num_workers=options["num_workers"],
+            plot=plot_features,
+        )
+        if json_path != "-":
+            click.echo(feature_table(counted) + "\n")
+        if len(reader.schema.groups) != 1:
+            write_report({"features": counted}, json_path, hidden=("features",))
+            return
     given = {name: options.pop(name) for name in ("c_early", "c_late", "c_ar")}
     row_bytes = criteo_schema(dim=options["dim"]).groups[0].row_bytes
     costs = measured_costs(row_bytes=row_bytes) if calibrate else RowCosts(c_early=1.0, c_late=2.0, c_ar=1.0)
     costs = RowCosts(**{n: getattr(costs, n) if given[n] is None else given[n] for n in given})
     sizes = top_rows or ((PUBLISHED_ROWS[preset],) if preset else ())
-    stream = _indexed(data, preset=preset, dataset=dataset, batches=batches + (held_out if sizes else 0), **options)
+    stream = _indexed(
+        data, preset=preset, dataset=dataset, schema=schema, batches=batches + (held_out if sizes else 0), **options
+    )
     counter = PresenceCounter(max_batches=batches)
     for locations, query_ids in islice(stream, batches):
         counter.add(locations, query_ids)
@@ -95,7 +120,9 @@ def stats_command(
         result |= {f"top_{found['rows']}": {k: v for k, v in found.items() if k != "rows"} for found in covered}
     else:
         result["coverage"] = covered
-    write_report(result, json_path)
+    if counted is not None:
+        result["features"] = counted
+    write_report(result, json_path, hidden=("features",))
 
 
 def _indexed(
@@ -103,6 +130,7 @@ def _indexed(
     *,
     preset: str | None,
     dataset: str,
+    schema: Schema | None,
     batch_size: int,
     batches: int,
     dim: int,
@@ -116,7 +144,7 @@ def _indexed(
             preset, batch_size=batch_size, num_batches=batches, num_workers=num_workers, seed=seed
         )
         return
-    reader = open_dataset(dataset, one_or_all(data), dim=dim, labels=labels)
+    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels)
     with DataLoader(
         reader,
         schema=reader.schema,

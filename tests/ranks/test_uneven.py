@@ -27,9 +27,7 @@ def files(tmp_path_factory):
 
 
 def over_ranks(files, **options):
-    return run_ranks(
-        len(ROWS), lambda c: train(files[c.rank], c, batch_size=8, steps=1000, shard=False, **options), timeout_s=20.0
-    )
+    return run_ranks(len(ROWS), lambda c: train(files[c.rank], c, batch_size=8, steps=1000, shard=False, **options))
 
 
 def test_short_batches_are_exact(files, tmp_path):

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 import headrace
 from headrace.embed._optimizers_py import update_rows
+from headrace.embed._threads import Threads
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.initializer import Uniform, initial_vectors
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.rank_exchange import RankExchange
-from headrace.embed.residency import ArenaResidency, DirectResidency
+from headrace.embed.stage_parts import make_parts
+from headrace.embed.step_times import StepTimes
 from headrace.formats.schema import optimizer_state_floats
 from headrace.indexer.exchange.simulated import run_ranks
 from headrace.ingest.nodes.index import index_tables
@@ -120,7 +123,8 @@ def run(case: Case, seed: int) -> None:
 def _rank(case: Case, communicator) -> dict:
     schema = make_schema(case.optimizer)
     store = ChunkStore(DIM, optimizer_state_floats(case.optimizer, DIM))
-    residency = DirectResidency([store]) if case.mode == "direct" else ArenaResidency([store], [None])
+    times = StepTimes(moves_beside=False)
+    _, residency = make_parts([store], torch.device("cpu"), "native", case.mode, None, Threads(1), times)
     exchange = RankExchange(
         communicator, [store], residency, frozen=np.empty(0, np.uint32), threads=None, check_every=1
     )
