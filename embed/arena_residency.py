@@ -41,7 +41,7 @@ class ArenaResidency:
 
     State: (run, number of the last movement that was handed to the mover); movement 2t is the late one of step t, 2t +
     1 its ahead one. Legal next plans: the same one (what has not moved does), the next step of the run, or step 0 of
-    another run (dirty rows are flushed, the arenas start empty).
+    a later run (dirty rows are flushed, the arenas start empty).
 
     A movement that is interrupted between its bookkeeping and its hand-over leaves the arenas *torn*: everything but
     `drop` and `close` is then a RuntimeError.
@@ -158,6 +158,10 @@ class ArenaResidency:
         unfinished = self._moved % 2 == 0
         if plan.run == self._run and plan.step == self._moved // 2:
             return
+        if self._run is not None and plan.run < self._run:  # runs are numbered in the order in which they begin
+            raise PlanError(
+                f"step {plan.step} of run {plan.run} came after run {self._run} had begun: its plan is over"
+            )
         expected = 0 if plan.run != self._run else self._moved // 2 + (0 if unfinished else 1)
         if plan.step < expected:
             raise PlanError(f"step {plan.step} of run {plan.run} comes again, after step {self._moved // 2}")

@@ -29,7 +29,10 @@ def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> No
         if there.type != "cpu" and there != device:
             raise ValueError(_on_another_device(there, device))
         if batch.plan is not None:
-            _check_plan(batch.plan.groups[number], group, number, schema)
+            rows = group.num_unique if batch.ranks is None else len(batch.ranks.now.owning[number].owned.locations)
+            _check_plan(batch.plan.groups[number], rows, number)
+            if batch.ranks is None:  # else rows of other ranks have no location here
+                _check_indexed(group, number, schema)
 
 
 def _on_another_device(there: torch.device, device: torch.device) -> str:
@@ -41,9 +44,12 @@ def _on_another_device(there: torch.device, device: torch.device) -> str:
     )
 
 
-def _check_plan(part: GroupPlan, group: BatchGroup, number: int, schema: Schema) -> None:
-    if len(part.slots) != group.num_unique:
-        raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {group.num_unique}")
+def _check_plan(part: GroupPlan, rows: int, number: int) -> None:
+    if len(part.slots) != rows:
+        raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {rows}")
+
+
+def _check_indexed(group: BatchGroup, number: int, schema: Schema) -> None:
     absent = group.locations.cpu().numpy() == ABSENT
     if absent.any():
         name = key_name(schema, RowKeys.of(group), int(absent.argmax()))

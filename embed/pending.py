@@ -44,8 +44,7 @@ class PendingGradients:
         self.pass_by()
 
     def pass_by(self) -> None:
-        """Collect no longer, and drop what was collected since the last fold; the rows of the rest may leave the slots
-        of their plan."""
+        """Collect no longer, and drop what was collected since the last fold; what is kept may leave its slots."""
         self._collecting = [None] * self._num_groups
         self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
         self._changed()

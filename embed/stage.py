@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.embed._rows import RowSource
 from headrace.embed._threads import Threads
 from headrace.embed.arguments import check_integer, check_number
 from headrace.embed.arrays import F32, U32, U64, Array, Bool
@@ -24,21 +25,26 @@ from headrace.embed.forward_rows import (
     read_vectors,
 )
 from headrace.embed.initializer import Initializer, check_seed, initial_vectors
-from headrace.embed.kernels import KernelsName
+from headrace.embed.kernels import KernelsName, NativeKernels
 from headrace.embed.layout import feature_layout
 from headrace.embed.optimizers import check_lr
 from headrace.embed.pending import PendingGradients
 from headrace.embed.pooling import sequence_ranges
-from headrace.embed.row_gradients import with_gradients
+from headrace.embed.rank_exchange import RankExchange
+from headrace.embed.row_gradients import RowGradients, leaf_of, with_gradients
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.embed.stage_parts import Capacity, Mode, check_device, check_flag, make_parts, make_store
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
 from headrace.embed.table_options import check_tables, split_initializers
+from headrace.embed.wire import WireType
 from headrace.formats.schema import Schema, table_uid
+from headrace.indexer.exchange.agreement import agree
+from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
+from headrace.ingest.step_plan import StepPlan
 
 OVERLAP = True
 """Whether a thread moves the rows of an arena, if not said."""
@@ -51,6 +57,12 @@ class EmbeddingStage(torch.nn.Module):
     ``stage.optimizer().step()`` in loops that have optimizers. A batch with a plan is trained on while the module is in
     training mode; otherwise the batch is evaluated, which changes no row, no residency and no plan, and reads a key
     that the index does not know as the vector it would start with.
+
+    With a `communicator` (the loader's) the rows live at their owners: forward gets them from there, and the step sends
+    the gradients back. All ranks call both for every batch, also for one without rows. A rank's loss is the mean over
+    its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch. With
+    `check_replicas_every` rows that all ranks hold are compared after every so many steps: RuntimeError if they differ.
+    `wire` "bfloat16" or "float16" halves what travels, and is no longer exact.
 
     The stage has no torch parameters: its rows are in `stores`, one a group, and their optimizer is in the schema.
     ``mode="direct"`` works in the chunks; ``mode="arena"`` moves rows by the batches' plans, which must then come in
@@ -99,6 +111,9 @@ class EmbeddingStage(torch.nn.Module):
         kernels: KernelsName | None = None,
         num_threads: SupportsIndex | None = None,
         check_finite: bool = False,
+        communicator: Communicator | None = None,
+        check_replicas_every: SupportsIndex = 0,
+        wire: WireType = "float32",
     ) -> None:
         super().__init__()
         self.check_finite = check_flag("check_finite", check_finite)
@@ -128,8 +143,42 @@ class EmbeddingStage(torch.nn.Module):
             betas=betas,
         )
         frozen_uids = np.array([table_uid(name) for name in sorted(self.frozen)], np.uint32)
-        self._pending = PendingGradients(len(groups), frozen_uids, self._kernels.sum_rows, self._optimizer.show)
+        here = frozen_uids if communicator is None else frozen_uids[:0]  # over ranks the owner leaves them out
+        self._pending = PendingGradients(len(groups), here, self._kernels.sum_rows, self._optimizer.show)
         self._warns_of_rows = True
+        self._exchange: RankExchange | None = None
+        if communicator is not None:
+            self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every, wire)
+
+    def _make_exchange(
+        self, communicator: Communicator, mode: Mode, frozen: U32, every: SupportsIndex, wire: WireType
+    ) -> RankExchange:
+        """Also makes sure that the stages of all ranks are alike, since each rank updates rows of all."""
+        if not isinstance(self._kernels, NativeKernels):
+            raise ValueError("over ranks the stage works on the host, with its native kernels")
+        options = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        facts = {
+            "schema": self.schema.digest,
+            "seed": self.seed,
+            "mode": mode,
+            "wire": wire,
+            "optimizer options": options,
+        }
+        facts |= {
+            "initializer": (self.initializer, sorted(self.table_initializers.items())),
+            "frozen": sorted(self.frozen),
+        }
+        agree(communicator.channel("control"), facts)
+        check_every = check_integer("check_replicas_every", every, least=0)
+        return RankExchange(
+            communicator,
+            self.stores,
+            self._residency,
+            frozen=frozen,
+            threads=self._threads,
+            check_every=check_every,
+            wire=wire,
+        )
 
     def optimizer(self) -> StageOptimizer:
         """The one optimizer of the rows: for schedulers, GradScaler, and loops that call ``step`` and ``zero_grad``."""
@@ -150,6 +199,11 @@ class EmbeddingStage(torch.nn.Module):
     def eps(self) -> float:
         """Eps of the next step; ValueError when read while the row layouts differ in it."""
         return float(self._optimizer.shared("eps"))
+
+    @property
+    def over_ranks(self) -> bool:
+        """Whether the rows live at several ranks."""
+        return self._exchange is not None
 
     @property
     def num_steps(self) -> int:
@@ -226,9 +280,11 @@ class EmbeddingStage(torch.nn.Module):
         if batch.plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema, self.device)
+        self._residency.skip(batch.plan)
         self._last = None
         self._pending.pass_by()
-        self._residency.skip(batch.plan)
+        if self._exchange is not None and batch.ranks is not None:
+            self._exchange.skip(batch.ranks)
 
     def pending_leaves(self) -> list[Tensor]:
         """Tensors that wait for the step, at most one a row layout; ``.grad`` float32 [rows, dim] is the gradient of
@@ -241,6 +297,7 @@ class EmbeddingStage(torch.nn.Module):
 
     def flush(self) -> None:
         """Make `stores` hold the newest of every row; changes no residency."""
+        self._settle()
         self._residency.flush()
 
     def stats(self) -> dict[str, Any]:
@@ -264,10 +321,12 @@ class EmbeddingStage(torch.nn.Module):
 
     def read_vectors(self, group: int, keys: RowKeys) -> F32:
         """Newest vectors float32 [n, dim] of rows of a group; ABSENT or never written: as the row would start."""
+        self._settle()
         return read_vectors(self._residency.source(group, keys, None), self._threads)
 
     def write_rows(self, group: int, keys: RowKeys, rows: F32) -> None:
         """Replace rows, each once, by `rows` float32 [n, dim + state], wherever they are."""
+        self._settle()
         if rows.shape != (len(keys.locations), self.stores[group].width):
             raise ValueError(f"rows of shape {rows.shape} for {len(keys.locations)} of {self.stores[group].width}")
         self._residency.write(group, keys, rows)
@@ -278,6 +337,7 @@ class EmbeddingStage(torch.nn.Module):
 
         Between two runs of plans (between epochs): the arenas are written back and emptied.
         """
+        self._settle()
         self._residency.flush()
         self._residency.drop()
         self.stores[group].forget(locations[locations != ABSENT])
@@ -299,6 +359,7 @@ class EmbeddingStage(torch.nn.Module):
 
         ValueError, before anything changes, for what :meth:`check_state_arrays` refuses.
         """
+        self._settle()
         self.check_state_arrays(state)
         self._last = None
         self._pending.clear()
@@ -370,15 +431,21 @@ class EmbeddingStage(torch.nn.Module):
             self._times.begin_step()
         with self._times.of_training("gather", plan is not None):
             bags, keys = checked_bags(batch, self.schema, self.layout.groups, self._kernels)
+        over_ranks = self._exchange is not None or batch.ranks is not None
         if plan is None:
             self.flush()
         else:
             self._last = None
             with self._times.of("update"):
                 self._pending.let_go()
-            self._residency.enter(plan, keys)
+            if not over_ranks:
+                self._residency.enter(plan, keys)
         with self._times.of_training("gather", plan is not None):
-            forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
+            if over_ranks:
+                rows, sources = self._enter_over_ranks(batch, keys, plan)
+                forward = Forward(batch, bags, tuple(rows), tuple(sources))
+            else:
+                forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
         if self.check_finite:
             check_finite_vectors(forward, self.schema)
         if plan is not None:
@@ -386,12 +453,60 @@ class EmbeddingStage(torch.nn.Module):
             self._pending.collect(forward.rows)
         return forward
 
+    def _enter_over_ranks(
+        self, batch: Batch, keys: Sequence[RowKeys], plan: StepPlan | None
+    ) -> tuple[list[RowGradients], list[RowSource]]:
+        """Get the rows from their owners. Over ranks a row's place in the batch stands for its location."""
+        if self._exchange is None or batch.ranks is None:
+            raise ValueError(
+                "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same "
+                "communicator"
+            )
+        if plan is not None and self._pending.any:
+            raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
+        sources = self._exchange.enter(batch.ranks, plan)
+        places = [key._replace(locations=np.arange(len(key.locations), dtype=np.uint64)) for key in keys]
+        trained = [plan is not None and bool(layout.trained.any()) for layout in self.layout.groups]
+        triples = zip(places, self.layout.groups, trained, strict=True)
+        rows = [RowGradients(k, leaf_of(len(k.locations), layout.dim, trained=t)) for k, layout, t in triples]
+        return rows, sources
+
+    def _apply_over_ranks(self, exchange: RankExchange) -> None:
+        """Every rank takes part, with or without gradients of its own, once a batch that went forward."""
+        last = self._last
+        if last is None or last.batch.ranks is None or last.batch.plan is None:
+            return
+        rules = self._optimizer.rules()
+        if self.check_finite:
+            check_finite_gradients(self._pending.kept(), last, self.schema)
+        grads: list[F32 | None] = []
+        for rows, forward in zip(self._pending.take(), last.rows, strict=True):
+            given = None if rows is None else rows.leaf.grad
+            grad = None if given is None else given.contiguous().numpy()
+            if rows is not None and grad is not None and len(grad) < len(forward.leaf):
+                whole = np.zeros((len(forward.leaf), grad.shape[1]), np.float32)
+                whole[rows.keys.locations.astype(np.int64)] = grad
+                grad = whole
+            grads.append(grad)
+        self._last = None
+        self._optimizer.num_steps += 1
+        exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
+        self._times.end_step()
+
+    def _settle(self) -> None:
+        """Over ranks: make the updates that were put off until the step to come."""
+        if self._exchange is not None:
+            self._exchange.settle()
+
     def _drop_pending(self) -> None:
         """What ``optimizer().zero_grad()`` does."""
         self._pending.zero()
 
     def _apply_pending(self) -> None:
         """What ``optimizer().step()`` does."""
+        if self._exchange is not None:
+            self._apply_over_ranks(self._exchange)
+            return
         if not self._pending.any:
             return
         rules = self._optimizer.rules()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.schema import Dense, Label, OptimizerName, Schema, Sparse, Table
 
-_IDS = (
+FIELDS = (
     "101", "121", "122", "124", "125", "126", "127", "128", "129", "205", "206", "207", "210", "216", "508", "509",
     "702", "853", "301", "109_14", "110_14", "127_14", "150_14",
 )  # fmt: skip
@@ -19,6 +19,6 @@ def ali_ccp_schema(*, dim: int = 16, optimizer: OptimizerName = "rowwise_adagrad
     return Schema(
         labels=(Label(name="click"), Label(name="purchase")) if labels else (),
         dense=tuple(Dense(name=name, dtype="float32") for name in _DENSE),
-        sparse=tuple(Sparse(name=name, encoding="uint64") for name in _IDS),
-        tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in _IDS),
+        sparse=tuple(Sparse(name=name, encoding="uint64") for name in FIELDS),
+        tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in FIELDS),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.arrow_arrays import to_arrow
 from headrace.formats.arrow_columns import column_kind, fit
@@ -16,12 +17,15 @@ from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE
 from headrace.formats.criteo_arrays import ArrayForm, ShardRows
-from headrace.formats.files import PathLike, list_files
+from headrace.formats.file_reader import Paths
+from headrace.formats.files import PathLike
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.manifest import Verify
 from headrace.formats.multi_hot import MultiHotTables
 from headrace.formats.reader import FilePosition
 from headrace.formats.record_reader import DecodedRecords, RecordFiles
 from headrace.formats.schema import Schema, SchemaError
+from headrace.formats.store import Store
 from headrace.formats.text_values import U8
 
 DEFAULT_BATCH_ROWS = 1 << 14
@@ -51,7 +55,7 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         form: ArrayForm,
         *,
@@ -61,9 +65,14 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
         bad_records: BadRecords | str = "raise",
         batch_rows: int = DEFAULT_BATCH_ROWS,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         self.form = form
         _check_schema(schema)
+        if isinstance(paths, GrowingFolder):
+            raise ValueError(
+                "a growing folder of arrays cannot be read: the files of a shard do not appear in one step"
+            )
         super().__init__(
             paths,
             schema,
@@ -71,6 +80,7 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
             batch_rows=batch_rows,
             wrap_negative_ids=wrap_negative_ids,
             verify_manifest=verify_manifest,
+            filesystem=filesystem,
         )
         self._multi_hot = multi_hot
         self._modulo = _moduli(modulo)
@@ -80,7 +90,7 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
         return self.form.files(self.files[file])
 
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-        found = list_files(paths)
+        found = self.store.find(paths)
         shards = tuple(path for path in found if path.endswith(self.form.suffix))
         if not shards:
             raise FileNotFoundError(f"no file of {self.form.name} (*{self.form.suffix}) among {found[0]} and others")
@@ -88,14 +98,14 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
 
     def _rows_of(self, file: int) -> int:
         if file not in self._file_rows:
-            shard = self.form.open(self.files[file])
+            shard = self.form.open(self.files[file], self.store)
             shard.close()
             self._file_rows[file] = shard.rows
         return self._file_rows[file]
 
     def _file_blocks(self, start: FilePosition) -> Generator[ArrayBlock, None, None]:
         self._check_unchanged(start.file, 0)
-        shard = self.form.open(self.files[start.file])
+        shard = self.form.open(self.files[start.file], self.store)
         try:
             for first in range(start.line, shard.rows, self._batch_rows):
                 rows = min(self._batch_rows, shard.rows - first)
@@ -119,12 +129,14 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
             column = len(plain) + feature
             kind = self._arrow_schema.field(column).type
             ids, refused[column] = self._ids(feature, data.sparse[feature], self.files[block.position.file])
-            arrays.append(_lists(ids, kind) if schema.sparse[feature].multi_hot else to_arrow(ids[:, 0], None, kind))
+            arrays.append(
+                _lists(ids, kind) if schema.stored_sparse[feature].multi_hot else to_arrow(ids[:, 0], None, kind)
+            )
         return self._decoded(block, arrays, refused)
 
     def _ids(self, feature: int, values: npt.NDArray[Any], path: str) -> tuple[npt.NDArray[Any], U8]:
         """([rows, ids a row] of the column's type, reasons uint8 [rows])"""
-        declared = self.schema.sparse[feature]
+        declared = self.schema.stored_sparse[feature]
         rows, width = values.shape
         if self._multi_hot is not None and width > 1:
             raise SchemaError(f"{path}: sparse {declared.name!r} has {width} ids a row already: no multi_hot tables")
@@ -150,10 +162,10 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
 
 
 def _check_schema(schema: Schema) -> None:
-    if len(schema.labels) > 1 or len(schema.dense) != NUM_DENSE or len(schema.sparse) != NUM_SPARSE:
+    if len(schema.labels) > 1 or len(schema.dense) != NUM_DENSE or len(schema.stored_sparse) != NUM_SPARSE:
         raise SchemaError(
             f"these files have a label, {NUM_DENSE} dense and {NUM_SPARSE} sparse columns; the schema declares "
-            f"{len(schema.labels)}, {len(schema.dense)} and {len(schema.sparse)}"
+            f"{len(schema.labels)}, {len(schema.dense)} and {len(schema.stored_sparse)}"
         )
 
 

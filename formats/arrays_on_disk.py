@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import os
 import shutil
 import struct
 import tempfile
@@ -18,13 +17,14 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
 from headrace.formats.errors import CorruptShardError
+from headrace.formats.store import LOCAL, Store, open_size, read_at
 
 _MAX_HEADER_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
@@ -39,7 +39,7 @@ class ArrayOnDisk:
     """
 
     def __init__(
-        self, path: str, file: IO[bytes], *, offset: int, rows: int, width: int, dtype: np.dtype[Any], fortran: bool
+        self, path: str, file: io.RawIOBase, *, offset: int, rows: int, width: int, dtype: np.dtype[Any], fortran: bool
     ) -> None:
         self.path = path
         self.rows = rows
@@ -48,7 +48,7 @@ class ArrayOnDisk:
         self._file = file
         self._offset = offset
         self._fortran = fortran and width > 1
-        size = os.fstat(file.fileno()).st_size
+        self.file_bytes = size = open_size(file)
         if size < offset + rows * self.row_bytes:
             reason = f"cut: {rows} x {width} values of {dtype} from byte {offset} on do not fit into {size} bytes"
             raise CorruptShardError(path, size, max(0, size - offset) // max(1, self.row_bytes), reason)
@@ -72,7 +72,7 @@ class ArrayOnDisk:
         target = values.view(np.uint8).data
         offset, done = self._offset + first * self.dtype.itemsize, 0
         while done < len(target):
-            read = os.preadv(self._file.fileno(), [target[done:]], offset + done)
+            read = read_at(self._file, target[done:], offset + done)
             if read == 0:
                 raise CorruptShardError(self.path, offset + done, 0, "the file became shorter while it was read")
             done += read
@@ -82,61 +82,63 @@ class ArrayOnDisk:
         self._file.close()
 
 
-def open_records(path: str, words: int) -> ArrayOnDisk:
+def open_records(path: str, words: int, store: Store = LOCAL) -> ArrayOnDisk:
     """A file of nothing but records of `words` little-endian int32; CorruptShardError for a part of a record."""
-    size, record = os.path.getsize(path), 4 * words
+    size, record = store.size(path), 4 * words
     if size % record:
         reason = f"{size} bytes are not whole records of {record} bytes ({words} int32): cut, or another format"
         raise CorruptShardError(path, size, size // record, reason)
-    file = open(path, "rb", buffering=0)  # noqa: SIM115 (owned by the array)
+    file = store.open(path)
     return ArrayOnDisk(path, file, offset=0, rows=size // record, width=words, dtype=np.dtype("<i4"), fortran=False)
 
 
-def open_npy(path: str) -> ArrayOnDisk:
+def open_npy(path: str, store: Store = LOCAL) -> ArrayOnDisk:
     """The array of a ``.npy`` file."""
     with contextlib.ExitStack() as on_error:
-        file = on_error.enter_context(open(path, "rb", buffering=0))
-        array = _array_at(path, file, 0, os.path.getsize(path))
+        file = on_error.enter_context(store.open(path, "array"))
+        array = _array_at(path, file, 0, open_size(file))
         on_error.pop_all()
         return array
 
 
-def open_npz(path: str) -> dict[str, ArrayOnDisk]:
+def open_npz(path: str, store: Store = LOCAL) -> dict[str, ArrayOnDisk]:
     """The arrays of a ``.npz`` file by name, without the ``.npy`` of its members."""
     arrays: dict[str, ArrayOnDisk] = {}
     with contextlib.ExitStack() as on_error:
-        with _damage_as_corrupt(path), zipfile.ZipFile(path) as archive:
+        directory = on_error.enter_context(store.open(path, "array"))
+        with _damage_as_corrupt(path, open_size(directory)), zipfile.ZipFile(cast(IO[bytes], directory)) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 if name == member.filename:
                     continue
                 if name in arrays:
                     raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is there twice")
-                arrays[name] = _open_member(path, archive, member)
+                arrays[name] = _open_member(path, archive, member, store)
                 on_error.callback(arrays[name].close)
+        directory.close()
         on_error.pop_all()
     return arrays
 
 
-def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayOnDisk:
+def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, store: Store) -> ArrayOnDisk:
     if member.flag_bits & 1:
         raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is encrypted")
     with contextlib.ExitStack() as on_error:
         if member.compress_type == zipfile.ZIP_STORED:
-            file: IO[bytes] = on_error.enter_context(open(path, "rb", buffering=0))
+            file = on_error.enter_context(store.open(path, "array"))
             begin = _data_offset(path, file, member)
             array = _array_at(path, file, begin, begin + member.file_size)
         else:
-            file = on_error.enter_context(tempfile.TemporaryFile(buffering=0))
+            file = cast(io.RawIOBase, on_error.enter_context(tempfile.TemporaryFile(buffering=0)))
             with archive.open(member) as packed:
-                shutil.copyfileobj(packed, file, _COPY_BYTES)
+                shutil.copyfileobj(packed, cast(IO[bytes], file), _COPY_BYTES)
             array = _array_at(path, file, 0, member.file_size)
         on_error.pop_all()
         return array
 
 
 @contextlib.contextmanager
-def _damage_as_corrupt(path: str) -> Iterator[None]:
+def _damage_as_corrupt(path: str, size: int) -> Iterator[None]:
     """What zipfile raises for a damaged archive is a CorruptShardError; errors of the system stay what they are."""
     try:
         yield
@@ -145,21 +147,29 @@ def _damage_as_corrupt(path: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         reason = f"no zip archive, or damaged, or packed in an unknown way ({error})"
-        raise CorruptShardError(path, os.path.getsize(path), 0, reason) from error
+        raise CorruptShardError(path, size, 0, reason) from error
 
 
-def _data_offset(path: str, file: IO[bytes], member: zipfile.ZipInfo) -> int:
+def _data_offset(path: str, file: io.RawIOBase, member: zipfile.ZipInfo) -> int:
     """Where a stored member's bytes begin: its local header's own lengths say so, whoever wrote it."""
-    header = os.pread(file.fileno(), _LOCAL_HEADER.size, member.header_offset)
+    header = _bytes_at(file, _LOCAL_HEADER.size, member.header_offset)
     if len(header) < _LOCAL_HEADER.size or not header.startswith(_STORED_SIGNATURE):
         raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} has no local header")
     _, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
     return member.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
 
 
-def _array_at(path: str, file: IO[bytes], begin: int, end: int) -> ArrayOnDisk:
+def _bytes_at(file: io.RawIOBase, size: int, offset: int) -> bytes:
+    """Up to `size` bytes from `offset` on, fewer at the end of the file only."""
+    target, done = bytearray(size), 0
+    while done < size and (read := read_at(file, memoryview(target)[done:], offset + done)):
+        done += read
+    return bytes(target[:done])
+
+
+def _array_at(path: str, file: io.RawIOBase, begin: int, end: int) -> ArrayOnDisk:
     """The array whose ``.npy`` header stands at byte `begin`, and whose values end at `end`."""
-    head = io.BytesIO(os.pread(file.fileno(), min(_MAX_HEADER_BYTES, max(0, end - begin)), begin))
+    head = io.BytesIO(_bytes_at(file, min(_MAX_HEADER_BYTES, max(0, end - begin)), begin))
     try:
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.errors import CorruptShardError
+from headrace.formats.store import LOCAL, LocalStore, Store
 
 _MAGIC_BYTES = 8
 _STREAM_MAGIC = b"\xff\xff\xff\xff"
@@ -36,19 +36,19 @@ class ArrowFile(Protocol):
     def close(self) -> None: ...
 
 
-def open_arrow_file(path: str, *, verify_page_checksums: bool = True) -> ArrowFile:
+def open_arrow_file(path: str, *, verify_page_checksums: bool = True, store: Store = LOCAL) -> ArrowFile:
     """Open a Parquet file, or an Arrow IPC file or stream; what it is, its first bytes say, not its name.
 
     Anything else, a zero-byte file too, is a :class:`CorruptShardError`.
     """
-    with open(path, "rb") as file:
-        magic = file.read(_MAGIC_BYTES)
+    with store.open(path, "columns") as file:
+        magic = file.read(_MAGIC_BYTES) or b""
     if magic.startswith(b"PAR1"):
-        return _ParquetFile(path, verify_page_checksums)
+        return _ParquetFile(path, verify_page_checksums, store)
     if magic.startswith(b"ARROW1"):
-        return _IpcFile(path, stream=False)
+        return _IpcFile(path, stream=False, store=store)
     if magic.startswith(_STREAM_MAGIC):
-        return _IpcFile(path, stream=True)
+        return _IpcFile(path, stream=True, store=store)
     reason = f"neither Parquet nor Arrow IPC (it begins with {magic!r})" if magic else "an empty file, without a footer"
     raise CorruptShardError(path, 0, 0, reason)
 
@@ -56,13 +56,14 @@ def open_arrow_file(path: str, *, verify_page_checksums: bool = True) -> ArrowFi
 class _ParquetFile:
     """Row groups are read one after the other, each in batches of pages (``ParquetFile.iter_batches``: L44, P69)."""
 
-    def __init__(self, path: str, verify_page_checksums: bool) -> None:
+    def __init__(self, path: str, verify_page_checksums: bool, store: Store) -> None:
         self._path = path
-        self._file: pq.ParquetFile = _reading(
-            path,
+        self._bytes = store.size(path)
+        self._stored = None if isinstance(store, LocalStore) else store.open(path, "columns")
+        self._file: pq.ParquetFile = self._reading(
             0,
             lambda: pq.ParquetFile(
-                path,
+                path if self._stored is None else pa.PythonFile(self._stored, mode="r"),
                 pre_buffer=False,
                 buffer_size=_READ_BUFFER_BYTES,
                 page_checksum_verification=verify_page_checksums,
@@ -70,7 +71,7 @@ class _ParquetFile:
         )
         metadata = self._file.metadata
         self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        self.schema: pa.Schema = _reading(path, 0, lambda: _with_names(self._file.schema_arrow))
+        self.schema: pa.Schema = self._reading(0, lambda: with_names(self._file.schema_arrow))
         self.num_rows: int = sum(self._group_rows)
         if metadata.num_rows != self.num_rows:
             raise CorruptShardError(
@@ -101,14 +102,19 @@ class _ParquetFile:
     def _groups(self, groups: range, columns: Sequence[str], row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
         batches = self._file.iter_batches(max_rows, row_groups=list(groups), columns=list(columns))
         while True:
-            batch = _reading(self._path, row, lambda: next(batches, None))
+            batch = self._reading(row, lambda: next(batches, None))
             if batch is None:
                 return
             row += batch.num_rows
             yield batch.select(list(columns))
 
+    def _reading(self, row: int, read: Callable[[], _T]) -> _T:
+        return reading(self._path, self._bytes, row, read)
+
     def close(self) -> None:
         self._file.close()
+        if self._stored is not None:
+            self._stored.close()
 
 
 class _IpcFile:
@@ -116,12 +122,16 @@ class _IpcFile:
 
     num_rows: int | None = None
 
-    def __init__(self, path: str, *, stream: bool) -> None:
+    def __init__(self, path: str, *, stream: bool, store: Store) -> None:
         self._path = path
         self._stream = stream
-        self._source = pa.OSFile(path)  # no map: a file that shrinks is an error, not a crash
+        self._bytes = store.size(path)
+        if isinstance(store, LocalStore):
+            self._source = pa.OSFile(path)  # no map: a file that shrinks is an error, not a crash
+        else:
+            self._source = pa.PythonFile(store.open(path), mode="r")
         try:
-            self.schema: pa.Schema = _reading(path, 0, lambda: _with_names(self._reader().schema))
+            self.schema: pa.Schema = self._reading(0, lambda: with_names(self._reader().schema))
         except BaseException:
             self._source.close()
             raise
@@ -139,31 +149,35 @@ class _IpcFile:
     def batches(self, columns: Sequence[str], first_row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
         row = 0
         batches = self._record_batches()
-        while (batch := _reading(self._path, row, lambda: next(batches, None))) is not None:
+        while (batch := self._reading(row, lambda: next(batches, None))) is not None:
             skip = min(max(0, first_row - row), batch.num_rows)
             chosen = batch.select(list(columns))
-            _reading(
-                self._path, row, partial(chosen.validate, full=True)
-            )  # lengths and offsets are as the file has them
+            self._reading(row, partial(chosen.validate, full=True))  # lengths and offsets are as the file has them
             row += batch.num_rows
             for at in range(skip, batch.num_rows, max_rows):
                 yield chosen.slice(at, max_rows)
+
+    def _reading(self, row: int, read: Callable[[], _T]) -> _T:
+        return reading(self._path, self._bytes, row, read)
 
     def close(self) -> None:
         self._source.close()
 
 
-def _with_names(schema: pa.Schema) -> pa.Schema:
+def with_names(schema: pa.Schema) -> pa.Schema:
     """The schema, once it is known that its names are text (UnicodeDecodeError)."""
     _ = schema.names
     return schema
 
 
-def _reading(path: str, row: int, read: Callable[[], _T]) -> _T:
-    """What `read` gives; whatever Arrow says of damaged data is one kind of error (L92). The system's errors stay."""
+def reading(path: str, size: int, row: int, read: Callable[[], _T]) -> _T:
+    """What `read` gives; whatever Arrow says of damaged data is one kind of error (L92). The system's errors stay.
+
+    size: bytes of the file at `path`
+    """
     try:
         return read()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptShardError(path, os.path.getsize(path), row, f"damaged or cut ({error}) before its end") from error
+        raise CorruptShardError(path, size, row, f"damaged or cut ({error}) before its end") from error

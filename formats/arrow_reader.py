@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.arrow_batches import ArrowFile, open_arrow_file
 from headrace.formats.arrow_columns import ColumnCast, plan_cast
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import other_name
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import Paths
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import FilePosition
 from headrace.formats.record_reader import DecodedRecords, RecordFiles
 from headrace.formats.schema import Schema, SchemaError
+from headrace.formats.store import Store
 
-DEFAULT_BATCH_ROWS = 1 << 16
+DEFAULT_BATCH_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         columns: Mapping[str, str] | None = None,
@@ -56,6 +58,7 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
         wrap_negative_ids: bool = False,
         verify_page_checksums: bool = True,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         super().__init__(
             paths,
@@ -64,6 +67,7 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
             batch_rows=batch_rows,
             wrap_negative_ids=wrap_negative_ids,
             verify_manifest=verify_manifest,
+            filesystem=filesystem,
         )
         self._names = dict(columns or {})
         if unknown := sorted(set(self._names) - set(schema.column_names)):
@@ -84,7 +88,7 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
 
     def _open(self, file: int) -> ArrowFile:
         self._check_unchanged(file, 0)
-        return open_arrow_file(self.files[file], verify_page_checksums=self._verify_page_checksums)
+        return open_arrow_file(self.files[file], verify_page_checksums=self._verify_page_checksums, store=self.store)
 
     def _file_blocks(self, start: FilePosition) -> Generator[ArrowBlock, None, None]:
         opened = self._open(start.file)
@@ -123,16 +127,19 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
         raise ColumnMismatchError(path, given or column, f"is declared by the schema, the file has {have}{hint}")
 
     def _decode(self, block: ArrowBlock) -> DecodedRecords:
-        arrays, refused = [], np.zeros((len(block.casts), block.data.num_rows), np.uint8)
+        arrays, refused = [], None
         for i, cast in enumerate(block.casts):
             try:
-                array, refused[i] = cast.apply(block.data.column(cast.source))
+                array, reasons = cast.apply(block.data.column(cast.source))
             except pa.ArrowInvalid as error:
                 path, reason = self.files[block.position.file], f"column {cast.source!r} is damaged ({error})"
                 raise CorruptShardError(
                     path, self._listed[block.position.file][path], block.position.line, reason
                 ) from error
             arrays.append(array)
+            if reasons is not None and reasons.any():
+                refused = np.zeros((len(block.casts), block.data.num_rows), np.uint8) if refused is None else refused
+                refused[i] = reasons
         return self._decoded(block, arrays, refused)
 
     def _value(self, block: ArrowBlock, row: int, column: int) -> object:

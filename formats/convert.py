@@ -1,4 +1,4 @@
-"""Raw files -> Parquet, one file for one: in parallel, resumable after a kill, and accounted for row by row.
+"""Raw files -> Parquet or tar shards, one for one: in parallel, resumable after a kill, accounted for row by row.
 
 A file gets its name when it is whole and a record of what it was made from lies on disk, so that a run that was killed
 is continued by a run with the same arguments: what is done stays, if its hash is what the record says, and the rest is
@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pyarrow import fs
 
 from headrace.formats.atomic_file import sync_folder
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
-from headrace.formats.convert_folder import TOOL, ConversionFolder, FileReport, identity_of
+from headrace.formats.convert_folder import TOOL, ConversionFolder, FileReport
 from headrace.formats.datasets import DATASETS
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
@@ -28,10 +30,20 @@ from headrace.formats.generate.output_folder import sole_writer
 from headrace.formats.manifest import ManifestFile
 from headrace.formats.parquet_output import COMPRESSIONS, ParquetOutput
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
+from headrace.formats.tar_output import TAR_COMPRESSIONS, TarOutput
 
 DEFAULT_ROW_GROUP_ROWS = 1 << 17
 
-_STRIPPED = (".gz", ".zst", ".txt", ".tsv", ".csv", ".npy", ".npz", ".bin", ".parquet", ".arrow")
+_STRIPPED = (".gz", ".zst", ".txt", ".tsv", ".csv", ".npy", ".npz", ".bin", ".parquet", ".arrow", ".tar")
+
+
+OutputForm = Literal["parquet", "tar"]
+
+_OUTPUTS: dict[str, tuple[type[ParquetOutput] | type[TarOutput], tuple[str, ...]]] = {
+    "parquet": (ParquetOutput, COMPRESSIONS),
+    "tar": (TarOutput, TAR_COMPRESSIONS),
+}
 
 
 class ConversionError(ValueError):
@@ -60,14 +72,19 @@ def convert(
     *,
     schema: Schema | None = None,
     labels: bool = True,
+    to: OutputForm = "parquet",
     bad_records: BadRecords | str = "raise",
     compression: str = "zstd",
     row_group_rows: int = DEFAULT_ROW_GROUP_ROWS,
     threads: int = 1,
     overwrite: bool = False,
+    filesystem: fs.FileSystem | Store | None = None,
     **options: Any,
 ) -> ConvertReport:
     """Write each file of a dataset (see `datasets.py`) as ``out/NAME.parquet``, then ``out/manifest.json``.
+
+    ``to="tar"`` writes ``out/NAME.tar`` instead, with a member of Arrow IPC for each `row_group_rows` rows. `paths` and
+    `filesystem` are those of the readers; `out` is a local folder.
 
     The columns are the schema's, in its types; limits of `bad_records` hold for each file. `threads` files are
     converted at a time, with the same result for every number. `overwrite` removes what an earlier conversion wrote
@@ -79,20 +96,23 @@ def convert(
     began = time.monotonic()
     if dataset not in DATASETS:
         raise ValueError(f"dataset {dataset!r} is unknown; known: {', '.join(DATASETS)}")
-    if compression not in COMPRESSIONS:
-        raise ValueError(f"compression={compression!r} is not one of {', '.join(COMPRESSIONS)}")
+    if to not in _OUTPUTS:
+        raise ValueError(f"to={to!r} is not one of {', '.join(_OUTPUTS)}")
+    compressions = _OUTPUTS[to][1]
+    if compression not in compressions:
+        raise ValueError(f"compression={compression!r} is not one of {', '.join(compressions)}")
     check_integer("row_group_rows", row_group_rows, 1, 1 << 26)
     check_integer("threads", threads, 1, 256)
     schema = DATASETS[dataset].schema(labels=labels) if schema is None else schema
     policy = BadRecords.of(bad_records)
 
-    def open_reader(source: PathLike | Iterable[PathLike]) -> FileReader[Any]:
-        return DATASETS[dataset].reader(source, schema, bad_records=policy, **options)
+    def open_reader(source: str) -> FileReader[Any]:
+        return DATASETS[dataset].reader(source, schema, bad_records=policy, filesystem=reader.store, **options)
 
-    reader = open_reader(paths)
+    reader = DATASETS[dataset].reader(paths, schema, bad_records=policy, filesystem=filesystem, **options)
     sources = reader.files
-    targets = _target_names(sources)
-    identities = [identity_of(reader.files_of(file)) for file in range(len(sources))]
+    targets = _target_names(sources, to)
+    identities = reader.identity()
     parameters = {
         "tool": TOOL,
         "dataset": dataset,
@@ -103,10 +123,12 @@ def convert(
         "options": {name: repr(value) for name, value in sorted(options.items())},
         "sources": identities,
     }
+    if to != "parquet":
+        parameters["to"] = to
     with sole_writer(Path(out)):
         folder = ConversionFolder(Path(out), parameters)
         folder.prepare(targets, identities, overwrite=overwrite)
-        work = _Work(folder, open_reader, schema, compression, row_group_rows)
+        work = _Work(folder, open_reader, schema, to, compression, row_group_rows)
         done = work.run(sources, targets, threads)
         entries = {target: entry for target, (entry, _, _) in zip(targets, done, strict=True)}
         reports = [report for _, report, _ in done]
@@ -135,9 +157,11 @@ class _Work:
         folder: ConversionFolder,
         open_reader: Callable[[str], FileReader[Any]],
         schema: Schema,
+        to: OutputForm,
         compression: str,
         row_group_rows: int,
     ) -> None:
+        self._output = _OUTPUTS[to][0]
         self._folder = folder
         self._open_reader = open_reader
         self._schema = schema
@@ -159,16 +183,16 @@ class _Work:
 
     def _one(self, source: str, target: str) -> _Done:
         reader = self._open_reader(source)
-        kept = self._folder.kept(target, identity_of(reader.files_of(0)))
+        kept = self._folder.kept(target, reader.identity()[0])
         if kept is not None:
             return (*kept, True)
         entry, report = self._convert(reader, source, target)
         return entry, report, False
 
     def _convert(self, reader: FileReader[Any], source: str, target: str) -> tuple[ManifestFile, FileReport]:
-        identity = identity_of(reader.files_of(0))
+        identity = reader.identity()[0]
         schema = self._schema.arrow_schema(labels=bool(self._schema.labels))
-        with ParquetOutput(
+        with self._output(
             self._folder.path / target, schema, compression=self._compression, row_group_rows=self._row_group_rows
         ) as output:
             for block in reader.raw_blocks():
@@ -180,7 +204,7 @@ class _Work:
                 os.path.basename(source), reader.rows_in, reader.rows_skipped, entry.rows, reader.bytes_in
             )
             _check_rows(report, reader.num_rows)
-            if identity_of(reader.files_of(0)) != identity:
+            if reader.identity()[0] != identity:
                 raise ConversionError(f"{source}: changed while it was converted")
             self._folder.record(target, identity, entry, report)
             output.publish()
@@ -204,14 +228,14 @@ def _check_rows(report: FileReport, expected: int | None) -> None:
         raise ConversionError(f"{report.source}: {report.rows_in} rows in, {expected} expected")
 
 
-def _target_names(sources: tuple[str, ...]) -> list[str]:
-    """``day_0.gz`` -> ``day_0.parquet``; ConversionError for two sources that would get one name."""
+def _target_names(sources: tuple[str, ...], to: OutputForm) -> list[str]:
+    """``day_0.gz`` -> ``day_0.parquet`` or ``day_0.tar``; ConversionError for two sources that would get one name."""
     names: dict[str, str] = {}
     for source in sources:
         stem = os.path.basename(source)
         while (shorter := next((stem[: -len(s)] for s in _STRIPPED if stem.endswith(s)), "")) != "":
             stem = shorter
-        target = f"{stem}.parquet"
+        target = f"{stem}.{to}"
         if target in names:
             raise ConversionError(f"{names[target]} and {source} would both become {target}; convert them apart")
         names[target] = source

@@ -20,6 +20,7 @@ from headrace.formats.manifest import Manifest, ManifestFile, check_size, file_b
 TOOL = "headrace convert"
 
 Identity = list[dict[str, Any]]
+"""Name, size and time of change of each file that the rows of a source come from."""
 
 _RECORD_SUFFIX = ".converted"
 
@@ -33,15 +34,6 @@ class FileReport:
     rows_skipped: int
     rows_out: int
     bytes_in: int
-
-
-def identity_of(paths: Iterable[str]) -> Identity:
-    """Name, size and time of change of each file that rows come from."""
-    found = []
-    for path in paths:
-        stat = os.stat(path)
-        found.append({"name": os.path.basename(path), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns})
-    return found
 
 
 class ConversionFolder:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from headrace.formats.arrays_on_disk import ArrayOnDisk, open_npy, open_npz, open_records
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
+from headrace.formats.store import Store
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +63,7 @@ class ArrayForm:
 
     name: str
     suffix: str
-    open: Callable[[str], Shard]
+    open: Callable[[str, Store], Shard]
     siblings: tuple[str, ...] = ()
 
     def files(self, path: str) -> tuple[str, ...]:
@@ -73,8 +74,8 @@ class ArrayForm:
 class _Records(Shard):
     """int32 label, 13 dense values (int32, or the bits of float32), the ids of 26 features as int32."""
 
-    def __init__(self, path: str, *, float_dense: bool, hot: Sequence[int]) -> None:
-        self._array = open_records(path, 1 + NUM_DENSE + sum(hot))
+    def __init__(self, path: str, store: Store, *, float_dense: bool, hot: Sequence[int]) -> None:
+        self._array = open_records(path, 1 + NUM_DENSE + sum(hot), store)
         self.rows, self.row_bytes = self._array.rows, self._array.row_bytes
         self._dense_dtype = np.dtype(np.float32 if float_dense else np.int32)
         self._ends = [1 + NUM_DENSE, *(1 + NUM_DENSE + np.cumsum(hot)).tolist()]
@@ -99,7 +100,7 @@ class _Arrays(Shard):
         for array in self._arrays:
             if array.rows != self.rows:
                 reason = f"{array.rows} rows, but the labels in {os.path.basename(labels.path)} have {self.rows}"
-                raise CorruptShardError(array.path, os.path.getsize(array.path), min(array.rows, self.rows), reason)
+                raise CorruptShardError(array.path, array.file_bytes, min(array.rows, self.rows), reason)
         for array, width, what in ((labels, 1, "labels"), (dense, NUM_DENSE, "dense")):
             if array.width != width:
                 raise ColumnMismatchError(array.path, what, f"{array.width} values a row, expected {width}")
@@ -117,9 +118,9 @@ class _Arrays(Shard):
             array.close()
 
 
-def _open_npz_of_dlrm(path: str) -> Shard:
+def _open_npz_of_dlrm(path: str, store: Store) -> Shard:
     with contextlib.ExitStack() as on_error:
-        arrays = open_npz(path)
+        arrays = open_npz(path, store)
         for array in arrays.values():
             on_error.callback(array.close)
         labels, dense, sparse = (_member(path, arrays, name) for name in ("y", "X_int", "X_cat"))
@@ -128,24 +129,24 @@ def _open_npz_of_dlrm(path: str) -> Shard:
         return shard
 
 
-def _open_npy_files(path: str) -> Shard:
+def _open_npy_files(path: str, store: Store) -> Shard:
     with contextlib.ExitStack() as on_error:
         arrays = []
         for name in (*TORCHREC_NPY.files(path)[1:], path):
-            arrays.append(open_npy(name))
+            arrays.append(open_npy(name, store))
             on_error.callback(arrays[-1].close)
         shard = _Arrays(arrays[0], arrays[1], arrays[2:])
         on_error.pop_all()
         return shard
 
 
-def _open_multi_hot(path: str) -> Shard:
+def _open_multi_hot(path: str, store: Store) -> Shard:
     with contextlib.ExitStack() as on_error:
         arrays = []
         for name in DCNV2_NPZ.files(path)[1:]:
-            arrays.append(open_npy(name))
+            arrays.append(open_npy(name, store))
             on_error.callback(arrays[-1].close)
-        members = open_npz(path)
+        members = open_npz(path, store)
         for array in members.values():
             on_error.callback(array.close)
         shard = _Arrays(arrays[0], arrays[1], [_member(path, members, str(i)) for i in range(NUM_SPARSE)])
@@ -161,13 +162,15 @@ def _member(path: str, arrays: dict[str, ArrayOnDisk], name: str) -> ArrayOnDisk
 
 _ONE_HOT = (1,) * NUM_SPARSE
 
-DLRM_BIN = ArrayForm("dlrm-bin", ".bin", lambda path: _Records(path, float_dense=False, hot=_ONE_HOT))
+DLRM_BIN = ArrayForm("dlrm-bin", ".bin", lambda path, store: _Records(path, store, float_dense=False, hot=_ONE_HOT))
 """DLRM v1's ``train_data.bin`` ..: 40 int32, 160 bytes a row; dense values as counted, the log is taken when read."""
 
-PACKED_BIN = ArrayForm("packed-bin", ".bin", lambda path: _Records(path, float_dense=True, hot=_ONE_HOT))
+PACKED_BIN = ArrayForm("packed-bin", ".bin", lambda path, store: _Records(path, store, float_dense=True, hot=_ONE_HOT))
 """TorchRec's and NVIDIA's packed records: int32, 13 float32, 26 int32, 160 bytes a row."""
 
-DCNV2_BIN = ArrayForm("dcnv2-bin", ".bin", lambda path: _Records(path, float_dense=True, hot=DCNV2_MULTI_HOT_SIZES))
+DCNV2_BIN = ArrayForm(
+    "dcnv2-bin", ".bin", lambda path, store: _Records(path, store, float_dense=True, hot=DCNV2_MULTI_HOT_SIZES)
+)
 """HugeCTR's raw form of DLRM-DCNv2: int32, 13 float32, 214 int32, 912 bytes a row."""
 
 DLRM_NPZ = ArrayForm("dlrm-npz", ".npz", _open_npz_of_dlrm)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.bad_lines import NO_BAD_LINES, BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo_lines import LineLayout, parse_lines
 from headrace.formats.errors import BadRecordError
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import Paths
 from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 from headrace.formats.text_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_LINE_BYTES, TextBlock
 from headrace.formats.text_reader import TextFiles
 
@@ -27,13 +27,14 @@ class CriteoFiles(TextFiles):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str = "raise",
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         super().__init__(
             paths,
@@ -42,6 +43,7 @@ class CriteoFiles(TextFiles):
             block_bytes=block_bytes,
             max_line_bytes=max_line_bytes,
             verify_manifest=verify_manifest,
+            filesystem=filesystem,
         )
         self._layout = LineLayout.from_schema(schema)
 
@@ -54,7 +56,7 @@ class CriteoFiles(TextFiles):
             max_line_bytes=self._max_line_bytes,
         )
         bad = parsed.faults if len(parsed.faults) else NO_BAD_LINES
-        return self._layout.record_batch(parsed.columns), bad
+        return parsed.batch, bad
 
     def _empty_batch(self) -> pa.RecordBatch:
         return self._layout.empty_batch()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.formats.ali_ccp import ALI_CCP, ali_ccp_schema
+from headrace.formats.ali_ccp_raw import ali_ccp_raw, ali_ccp_raw_schema
 from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import AVAZU, avazu_schema
@@ -26,6 +27,7 @@ from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.delimited_reader import DelimitedFiles
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
+from headrace.formats.histories import LOGS
 from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema
 from headrace.formats.splits import (
@@ -38,7 +40,10 @@ from headrace.formats.splits import (
     terabyte_split,
 )
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
-from headrace.formats.taobao_ad import TAOBAO_AD, taobao_ad_schema
+from headrace.formats.taobao_ad import TAOBAO_AD, TAOBAO_BEHAVIOR_LOG, taobao_ad_schema
+from headrace.formats.taobao_ad_raw import taobao_ad_raw, taobao_ad_raw_schema
+from headrace.formats.taobao_history import taobao_history, taobao_history_schema
+from headrace.formats.tar_reader import TarFiles
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,31 @@ _ALL: tuple[Dataset, ...] = (
         taobao_schema,
         partial(DelimitedFiles, text_format=TAOBAO_USER_BEHAVIOR),
     ),
+    Dataset(
+        "taobao-userbehavior-history",
+        "UserBehavior.csv, and the same sorted by convert --history",
+        taobao_history_schema,
+        taobao_history,
+    ),
     Dataset("avazu", "train.csv, test.csv, plain or .gz", avazu_schema, partial(DelimitedFiles, text_format=AVAZU)),
     Dataset("taobao-ad", "joined CSV", taobao_ad_schema, partial(DelimitedFiles, text_format=TAOBAO_AD)),
+    Dataset("taobao-ad-raw", "raw_sample.csv, ad_feature.csv, user_profile.csv", taobao_ad_raw_schema, taobao_ad_raw),
+    Dataset(
+        "taobao-ad-history",
+        "the same, and behavior_log.csv sorted by convert --history",
+        partial(taobao_ad_raw_schema, history=True),
+        taobao_ad_raw,
+    ),
+    Dataset(
+        "taobao-behavior-log",
+        "behavior_log.csv, for convert --history",
+        LOGS["taobao-behavior-log"].open_schema,
+        partial(DelimitedFiles, text_format=TAOBAO_BEHAVIOR_LOG),
+    ),
     Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
+    Dataset("ali-ccp-raw", "sample_skeleton_X.csv, with common_features_X.csv beside", ali_ccp_raw_schema, ali_ccp_raw),
     Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
+    Dataset("tar", "tar shards of Arrow record batches, the same", criteo_schema, TarFiles),
 )
 
 _ARRAYS: tuple[tuple[ArrayForm, str, Callable[..., Schema]], ...] = (

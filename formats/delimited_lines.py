@@ -49,7 +49,7 @@ class DelimitedLayout:
     def of(cls, path: str, schema: Schema, text_format: TextFormat, file_columns: tuple[str, ...]) -> DelimitedLayout:
         """Layout of a file with these columns; ColumnMismatchError when one of the schema's is not among them."""
         plans = []
-        columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.sparse]
+        columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.stored_sparse]
         for column in columns:
             kind = column_kind(column)
             multi_hot = isinstance(column, Sparse) and column.multi_hot
@@ -94,7 +94,7 @@ def _position(path: str, column: str, field: TextField, file_columns: tuple[str,
     raise ColumnMismatchError(path, " or ".join(field.names), f"is needed for {column!r}, but {where} {have}{hint}")
 
 
-class _Lines(NamedTuple):
+class Lines(NamedTuple):
     """int64 [lines] each: where a line begins, and ends with and without its carriage return; separators in it."""
 
     begin: I64
@@ -112,13 +112,13 @@ def parse_delimited(
     """
     data = np.frombuffer(text, np.uint8)
     at = np.flatnonzero(data == ord(layout.separator))
-    lines = _cut(data, at)
+    lines = cut_lines(data, at)
     reasons = np.zeros(len(lines.begin), np.uint8)
     reasons[lines.separators != layout.num_columns - 1] = Reason.COLUMN_COUNT
     reasons[lines.text_end == lines.begin] = Reason.BLANK_LINE
     reasons[lines.end - lines.begin > max_line_bytes] = Reason.OVERSIZED
     whole = np.flatnonzero(reasons == 0)
-    begins, ends = _fields(lines, whole, at, layout.num_columns)
+    begins, ends = field_bounds(lines, whole, at, layout.num_columns)
     arrays = []
     faults = np.zeros((len(layout.plans), len(whole)), np.uint8)
     for i, plan in enumerate(layout.plans):
@@ -134,16 +134,17 @@ def parse_delimited(
     return batch, _bad_lines(lines, reasons, whole, faults, begins, ends, layout, first_line)
 
 
-def _cut(data: U8, separators: I64) -> _Lines:
+def cut_lines(data: U8, separators: I64) -> Lines:
+    """The lines of a text whose separators stand at `separators` (ascending)."""
     feeds = np.flatnonzero(data == _LF)
     end = feeds if len(data) == 0 or data[-1] == _LF else np.append(feeds, len(data))
     begin = np.concatenate([[0], end + 1])[: len(end)]
     carriage = (end > begin) & (data[np.maximum(end - 1, 0)] == _CR) if len(end) else np.zeros(0, np.bool_)
     count = np.searchsorted(separators, end) - np.searchsorted(separators, begin)
-    return _Lines(begin, end, end - carriage, count)
+    return Lines(begin, end, end - carriage, count)
 
 
-def _fields(lines: _Lines, whole: I64, separators: I64, num_columns: int) -> tuple[I64, I64]:
+def field_bounds(lines: Lines, whole: I64, separators: I64, num_columns: int) -> tuple[I64, I64]:
     """int64 [columns, whole lines] each: where the fields of the lines `whole` begin and end."""
     first = np.searchsorted(separators, lines.begin[whole])
     between = separators[first + np.arange(num_columns - 1)[:, None]]
@@ -157,14 +158,7 @@ def _parse_column(data: U8, begin: I64, end: I64, plan: FieldPlan, kind: pa.Data
         values, missing, reasons = _parse_field(data, begin, end, plan)
         return to_arrow(values, missing, kind), reasons
     no_list = begin == end
-    at = np.append(np.flatnonzero(data == ord(plan.field.list_separator)), len(data))
-    first = np.searchsorted(at, begin)
-    lengths = np.where(no_list, 0, np.searchsorted(at, end) - first + 1)
-    row = np.repeat(np.arange(len(begin)), lengths)
-    starts = np.cumsum(lengths) - lengths
-    inner = np.arange(len(row)) - starts[row]  # place of an element in its list
-    element_begin = np.where(inner == 0, begin[row], at.take(first[row] + inner - 1, mode="clip") + 1)
-    element_end = np.where(inner == lengths[row] - 1, end[row], at.take(first[row] + inner, mode="clip"))
+    row, starts, element_begin, element_end = list_elements(data, begin, end, plan.field.list_separator)
     values, missing, element_reasons = _parse_field(data, element_begin, element_end, plan)
     reasons = np.zeros(len(begin), np.uint8)
     refused = np.flatnonzero(element_reasons)[::-1]
@@ -174,6 +168,22 @@ def _parse_column(data: U8, begin: I64, end: I64, plan: FieldPlan, kind: pa.Data
     mask = pa.array(no_list) if no_list.any() else None
     elements = to_arrow(values, missing, kind.value_type)
     return pa.ListArray.from_arrays(offsets, elements, type=kind, mask=mask), reasons
+
+
+def list_elements(data: U8, begin: I64, end: I64, separator: str) -> tuple[I64, I64, I64, I64]:
+    """(field of each element, first element of each field, where each element begins, and ends) of lists in fields.
+
+    An empty field has no elements; between two separators stands an empty one.
+    """
+    at = np.append(np.flatnonzero(data == ord(separator)), len(data))
+    first = np.searchsorted(at, begin)
+    lengths = np.where(begin == end, 0, np.searchsorted(at, end) - first + 1)
+    row = np.repeat(np.arange(len(begin)), lengths)
+    starts = np.cumsum(lengths) - lengths
+    inner = np.arange(len(row)) - starts[row]  # place of an element in its list
+    element_begin = np.where(inner == 0, begin[row], at.take(first[row] + inner - 1, mode="clip") + 1)
+    element_end = np.where(inner == lengths[row] - 1, end[row], at.take(first[row] + inner, mode="clip"))
+    return row, starts, element_begin, element_end
 
 
 def _parse_field(data: U8, begin: I64, end: I64, plan: FieldPlan) -> tuple[np.ndarray, Bool | None, U8]:  # type: ignore[type-arg]
@@ -216,7 +226,7 @@ def _without_point_zero(data: U8, begin: I64, end: I64) -> I64:
 
 
 def _bad_lines(
-    lines: _Lines, reasons: U8, whole: I64, faults: U8, begins: I64, ends: I64, layout: DelimitedLayout, first_line: int
+    lines: Lines, reasons: U8, whole: I64, faults: U8, begins: I64, ends: I64, layout: DelimitedLayout, first_line: int
 ) -> BadLines:
     """reasons: of whole lines, uint8 [lines]; faults: of fields, uint8 [schema columns, whole lines]"""
     column = (faults != 0).argmax(axis=0)

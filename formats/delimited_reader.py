@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.delimited_lines import DelimitedLayout, parse_delimited
 from headrace.formats.errors import BadRecordError, CorruptShardError
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import Paths
 from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 from headrace.formats.text_blocks import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_MAX_LINE_BYTES,
@@ -38,7 +38,7 @@ class DelimitedFiles(TextFiles):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         text_format: TextFormat,
         *,
@@ -46,6 +46,7 @@ class DelimitedFiles(TextFiles):
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         super().__init__(
             paths,
@@ -54,13 +55,16 @@ class DelimitedFiles(TextFiles):
             block_bytes=block_bytes,
             max_line_bytes=max_line_bytes,
             verify_manifest=verify_manifest,
+            filesystem=filesystem,
         )
         self.text_format = text_format
+        self._columns_of_file = schema
         self._header_lines = int(text_format.header)
         self._layouts: dict[int, DelimitedLayout] = {}
+        self._layout_of_all: DelimitedLayout | None = None
         if not text_format.header:
-            layout = DelimitedLayout.of(self.files[0], schema, text_format, text_format.columns)
-            self._layouts = dict.fromkeys(range(len(self.files)), layout)
+            name = self.files[0] if self.files else str(self._found)
+            self._layout_of_all = DelimitedLayout.of(name, schema, text_format, text_format.columns)
 
     def _rows_of(self, file: int) -> int | None:
         lines = super()._rows_of(file)
@@ -73,7 +77,7 @@ class DelimitedFiles(TextFiles):
         if not end:
             return FilePosition(file, 0, 0)
         names = tuple(name.strip() for name in header.split(self.text_format.separator))
-        self._layouts[file] = DelimitedLayout.of(self.files[file], self.schema, self.text_format, names)
+        self._layouts[file] = DelimitedLayout.of(self.files[file], self._columns_of_file, self.text_format, names)
         return FilePosition(file, end, 1)
 
     def _read_header(self, file: int) -> tuple[str, int]:
@@ -85,6 +89,7 @@ class DelimitedFiles(TextFiles):
             file_bytes=self._sizes[file],
             block_bytes=_HEAD_BYTES,
             max_line_bytes=self._max_line_bytes,
+            store=self.store,
         )
         block = next(head, None)
         head.close()  # type: ignore[attr-defined]
@@ -102,20 +107,23 @@ class DelimitedFiles(TextFiles):
     def _parse(self, block: TextBlock) -> tuple[pa.RecordBatch, BadLines]:
         return parse_delimited(
             block.data,
-            self._layouts[block.file],
+            self._layout(block.file),
             first_line=block.first_line,
             max_line_bytes=self._max_line_bytes,
         )
 
     def _empty_batch(self) -> pa.RecordBatch:
-        return next(iter(self._layouts.values())).empty_batch()
+        return (self._layout_of_all or next(iter(self._layouts.values()))).empty_batch()
+
+    def _layout(self, file: int) -> DelimitedLayout:
+        return self._layout_of_all or self._layouts[file]
 
     def _describe(self, bad: BadLine, decoded: DecodedBlock) -> BadRecordError:
         file = decoded.position.file
         return describe(
             bad,
             file=self.files[file],
-            layout=self._layouts[file],
+            layout=self._layout(file),
             text=decoded.text,
             text_offset=decoded.text_offset,
             max_line_bytes=self._max_line_bytes,

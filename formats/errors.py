@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 MAX_EXCERPT_BYTES = 80
@@ -100,3 +101,30 @@ class ColumnMismatchError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.column, self.reason)
+
+
+class StoreReadError(OSError):
+    """Bytes `first_byte` to `last_byte` of a stored file did not come, in `attempts` attempts; `reason` is the last's.
+
+    It says nothing against the file: the read may succeed later.
+    """
+
+    def __init__(self, path: str, first_byte: int, last_byte: int, attempts: int, reason: str) -> None:
+        self.path = path
+        self.first_byte = first_byte
+        self.last_byte = last_byte
+        self.attempts = attempts
+        self.reason = reason
+        super().__init__(f"{path}: bytes {first_byte}..{last_byte} did not come in {attempts} attempts: {reason}")
+        self.errno = errno.EIO  # an error of the system's, not of the data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.first_byte, self.last_byte, self.attempts, self.reason)
+
+
+class ReadInterruptedError(OSError):
+    """The reader was told to stop while it waited for a file; nothing is wrong with the file."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno.EINTR

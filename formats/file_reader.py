@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
-from typing import Generic, TypeVar
+from itertools import count
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import fs
 
+from headrace.formats.arrow_store import store_of
 from headrace.formats.bad_lines import I64
 from headrace.formats.bad_records import BadRecordLog, BadRecords, Describe
 from headrace.formats.checks import check_integer
-from headrace.formats.errors import BadRecordError, ManifestError
-from headrace.formats.files import PathLike, digest, file_sizes, list_files
+from headrace.formats.errors import BadRecordError, ManifestError, ReadInterruptedError
+from headrace.formats.files import PathLike, digest, is_hidden, natural_key
+from headrace.formats.growing import GrowingFolder, Waiting
 from headrace.formats.manifest import (
     Manifest,
     ManifestFile,
@@ -21,23 +26,30 @@ from headrace.formats.manifest import (
     check_rows,
     check_size,
     check_verify,
-    read_manifest,
 )
 from headrace.formats.reader import START, DecodedBlock, FilePosition
 from headrace.formats.row_selection import RowSelection
 from headrace.formats.rows import RowBlock, SourceRange
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 
 BlockT = TypeVar("BlockT")
+
+Paths = PathLike | Iterable[PathLike] | GrowingFolder
+"""What a reader reads: what :func:`headrace.formats.files.list_files` accepts, or a folder that grows."""
 
 
 class FileReader(ABC, Generic[BlockT]):
     """A :class:`RowReader` over files; what a format adds is how a file is cut into blocks and how these are decoded.
 
-    `paths` is what :func:`list_files` accepts. A file whose size is not what it was when the reader was made raises
+    `paths` is what :func:`list_files` accepts, or a :class:`GrowingFolder`, whose files are read as they appear; only
+    then do `files` and `digest` grow. A file whose size is not what it was when the reader was made raises
     :class:`CorruptShardError`, when it is opened and at its end.
 
     `bad_records` is "raise", "skip" or a :class:`BadRecords`.
+
+    `filesystem`, a ``pyarrow.fs.FileSystem`` or an :class:`ArrowStore`, is where the files are, when `paths` are
+    neither local ones nor URIs (see :func:`headrace.formats.arrow_store.store_of`).
 
     A ``manifest.json`` beside a file is checked unless ``verify_manifest="off"``: the size when the file is opened
     (``"full"``: its hash, too), the number of rows at its end; when `paths` is a folder, every file of the manifest
@@ -51,31 +63,52 @@ class FileReader(ABC, Generic[BlockT]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str = "raise",
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         check_verify(verify_manifest)
-        self.files = self._list(paths)
+        self._growing = paths if isinstance(paths, GrowingFolder) else None
+        self.store, found = store_of(paths.path if isinstance(paths, GrowingFolder) else paths, filesystem)
+        self._found = found
+        self.files: tuple[str, ...] = () if self._growing is not None else self._list(found)
         self.schema = schema
-        self._sizes = file_sizes(self.files)
+        self._sizes = self.store.sizes(self.files)
         self.digest = self._files_digest = digest(self.files, self._sizes)
         self.bytes_in = 0
         self._log = BadRecordLog(BadRecords.of(bad_records))
         self._verify = verify_manifest
-        whole = paths if self._a_folder_is_its_manifest else ()
-        self._entries = _manifest_entries(self.files, whole) if verify_manifest != "off" else [None] * len(self.files)
+        whole = found if self._a_folder_is_its_manifest else ()
+        self._entries: list[ManifestFile | None] = [None] * len(self.files)
+        if verify_manifest != "off" and self._growing is None:  # a manifest is of a folder that is complete
+            self._entries = _manifest_entries(self.store, self.files, whole)
         self._begun = False
         self._selection: RowSelection | None = None
+        self._row_bytes = row_bytes_of(schema.arrow_schema(labels=bool(schema.labels)))
+        self._waiting: Waiting | None = None
+        self._ended = self._growing is None
+        if self._growing is not None:
+            self._look()
+
+    @property
+    def growing(self) -> GrowingFolder | None:
+        """The folder whose files are read as they appear; None where all files are known."""
+        return self._growing
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each file as stored, when it was listed."""
+        return self._sizes
 
     def files_of(self, file: int) -> tuple[str, ...]:
         """All files that the rows of file number `file` come from."""
         return (self.files[file],)
 
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-        return list_files(paths)
+        return self.store.find(paths)
 
     @property
     def rows_in(self) -> int:
@@ -101,6 +134,8 @@ class FileReader(ABC, Generic[BlockT]):
     @property
     def rows_per_file(self) -> tuple[int, ...] | None:
         """Rows of each file, whatever is selected; None where that is not known without reading."""
+        if self._growing is not None:
+            return None
         rows = []
         for file in range(len(self.files)):
             if (count := self._rows_of(file)) is None:
@@ -120,8 +155,27 @@ class FileReader(ABC, Generic[BlockT]):
         before its ranges do is an error: it is not the file that they were made for. Files are read up to their last
         range, so that a manifest's row counts are checked for those alone that are selected to their end.
         """
+        if self._growing is not None:
+            raise ValueError("rows of a growing folder cannot be selected: its files are not known yet")
         self._selection = RowSelection(ranges, files=len(self.files))
         self.digest = self._selection.digest(self._files_digest)
+
+    def identity(self) -> list[list[dict[str, Any]]]:
+        """Name, size and time of change of the files that the rows of each file number come from."""
+        return [[self.store.identity(name) for name in self.files_of(file)] for file in range(len(self.files))]
+
+    def interrupt(self) -> None:
+        """Wake whoever waits for a file inside this reader, from any thread, with ReadInterruptedError; at once."""
+        self.store.interrupt()
+        if (waiting := self._waiting) is not None:
+            waiting.interrupt()
+
+    def digest_at(self, position: FilePosition | None) -> str:
+        """The digest that tells whether a position is one of these files: of those begun, where more may follow."""
+        if self._growing is None:
+            return self.digest
+        begun = 0 if position is None else position.file + 1
+        return digest(self.files[:begun], self._sizes[:begun])
 
     def begin(self, *, rows_in: int = 0, rows_skipped: int = 0) -> None:
         """Count on from `rows_in` and `rows_skipped` in the pass about to start: those settled before a resume.
@@ -140,7 +194,9 @@ class FileReader(ABC, Generic[BlockT]):
         may be open at the same time; they then share the counters.
         """
         start = START if start is None else start
-        if start.file >= len(self.files):
+        if self._growing is not None:
+            self._waiting = Waiting(self._growing)
+        elif start.file >= len(self.files):
             raise ValueError(f"position in file number {start.file}, but there are {len(self.files)} files")
         if not self._begun:
             self.begin()
@@ -148,17 +204,60 @@ class FileReader(ABC, Generic[BlockT]):
         return self._blocks(start)
 
     def _blocks(self, start: FilePosition) -> Iterator[BlockT]:
-        for file in range(start.file, len(self.files)):
+        for file in count(start.file):
+            if not self._is_there(file):
+                return
             if self._selection is not None and not self._selection.has(file):
                 continue
             if (entry := self._entries[file]) is not None:
-                check_size(entry, self.files[file], verify=self._verify)
+                store = self.store
+                check_size(entry, self.files[file], verify=self._verify, size_of=store.size, blake2b_of=store.blake2b)
             at = start if file == start.file else FilePosition(file, 0, 0)
             blocks = self._file_blocks(at)
             if self._selection is None:
                 yield from blocks
             else:
                 yield from self._selection.blocks(self.files[file], file, at.line, blocks, self._rows_of_block)
+
+    def _is_there(self, file: int) -> bool:
+        """Whether there is a file of this number; waits for it where the folder grows."""
+        if file < len(self.files) or self._growing is None:
+            return file < len(self.files)
+        waiting = self._waiting
+        assert waiting is not None
+        while not self._ended:
+            self._look()
+            if file < len(self.files):
+                waiting.found()
+                return True
+            if not self._ended and not waiting.wait():
+                raise ReadInterruptedError(f"{self._growing.path}: closed while it was waited for")
+        return file < len(self.files)
+
+    def _look(self) -> None:
+        """Take the files that are new in the growing folder, in natural order."""
+        assert self._growing is not None
+        marker, path = self._growing.end_marker, os.fspath(self._found)  # type: ignore[arg-type]
+        ended = marker in (names := self.store.names(path))
+        if ended:
+            names = self.store.names(path)  # what was renamed before the marker was is there for certain now
+        known = set(self.files)
+        new = [file for name, file in names.items() if file not in known and name != marker and not is_hidden(name)]
+        new.sort(key=natural_key)
+        if new and self.files and natural_key(new[0]) < natural_key(self.files[-1]):
+            raise ValueError(
+                f"{new[0]}: appeared when {self.files[-1]} was there already; names must sort as files appear"
+            )
+        if new:
+            self._add(tuple(new))
+        self._ended = ended
+
+    def _add(self, files: tuple[str, ...]) -> None:
+        """More files, behind the others."""
+        sizes = self.store.sizes(files)
+        self._entries += [None] * len(files)
+        self._sizes += sizes
+        self.files += files  # last: whoever sees a file finds all about it
 
     def _check_end(self, file: int, rows: int) -> None:
         """Compare the rows of a file that was read to its end with its manifest entry."""
@@ -211,8 +310,17 @@ class FileReader(ABC, Generic[BlockT]):
         """The error of the bad record number `at` of a block, and the raw record where it can be quarantined."""
 
 
+def row_bytes_of(schema: pa.Schema) -> int | None:
+    """Bytes of a row's values when all columns are of fixed width, else None."""
+    if not all(pa.types.is_primitive(kind) for kind in schema.types):
+        return None
+    return sum(int(kind.bit_width) for kind in schema.types) // 8
+
+
 def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange, ...]:
     """The rows [first, first + rows) of a file without the 0-based rows `bad` (ascending)."""
+    if not len(bad):
+        return (SourceRange(file, first, rows),) if rows else ()
     begins = np.concatenate([[first], bad + 1])
     lengths = np.concatenate([bad, [first + rows]]) - begins
     kept = lengths > 0
@@ -222,24 +330,26 @@ def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange
     )
 
 
-def _manifest_entries(files: tuple[str, ...], paths: PathLike | Iterable[PathLike]) -> list[ManifestFile | None]:
+def _manifest_entries(
+    store: Store, files: tuple[str, ...], paths: PathLike | Iterable[PathLike]
+) -> list[ManifestFile | None]:
     """The entry of each file in the manifest beside it, None where there is none."""
     manifests: dict[str, Manifest | None] = {}
     for file in files:
-        folder = os.path.dirname(file)
+        folder = store.folder_of(file)
         if folder not in manifests:
-            manifests[folder] = read_manifest(folder)
-    if isinstance(paths, (str, os.PathLike)) and os.path.isdir(paths):
-        _compare_listing(os.path.abspath(paths), files, manifests)
+            manifests[folder] = store.manifest(folder)
+    if isinstance(paths, (str, os.PathLike)) and store.is_folder(os.fspath(paths)):
+        folder = store.folder_of(files[0])
+        _compare_listing(folder, files, manifests[folder])
     entries = []
     for file in files:
-        manifest = manifests[os.path.dirname(file)]
+        manifest = manifests[store.folder_of(file)]
         entries.append(None if manifest is None else manifest.files.get(os.path.basename(file)))
     return entries
 
 
-def _compare_listing(folder: str, files: tuple[str, ...], manifests: dict[str, Manifest | None]) -> None:
-    manifest = manifests[folder]
+def _compare_listing(folder: str, files: tuple[str, ...], manifest: Manifest | None) -> None:
     if manifest is None:
         return
     listed, found = set(manifest.files), {os.path.basename(f) for f in files}

@@ -89,8 +89,12 @@ def _check_regular(path: str) -> None:
 
 
 def _left_out(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.startswith((".", "_")) or name == MANIFEST_NAME or is_quarantine(path)
+    return is_hidden(os.path.basename(path)) or is_quarantine(path)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether folders and patterns leave a file of this name out, whatever it holds."""
+    return name.startswith((".", "_")) or name == MANIFEST_NAME
 
 
 def file_sizes(files: Sequence[str]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import RawIOBase
 from types import TracebackType
 
 from isal import isal_zlib
@@ -9,7 +10,7 @@ from isal import isal_zlib
 from headrace.formats.errors import CorruptShardError
 
 GZIP_MAGIC = b"\x1f\x8b"
-_INPUT_BYTES = 1 << 16
+_INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 _GZIP_WBITS = 31
 # The package's stub declares an instance where the class is.
@@ -17,7 +18,7 @@ _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 
 
 class GzipMembers:
-    """Decompressed bytes of a gzip file.
+    """Decompressed bytes of a gzip file: of the one at `path`, or of `file`, which is open and called `path` in errors.
 
     - all members are read, one after the other; an empty file has none, and no bytes;
     - zero padding after a member is accepted, other bytes there are an error;
@@ -26,29 +27,25 @@ class GzipMembers:
       one: only a manifest can.
 
     States: between members (``_member is None``), inside a member, at the end. An error is a `CorruptShardError` with
-    ``rows_salvaged=0``: this class knows no rows. No step holds more than 64 KiB of input and 1 MiB of output.
+    ``rows_salvaged=0``: this class knows no rows. No step holds more than 256 KiB of input and 1 MiB of output.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: RawIOBase | None = None) -> None:
         self.path = path
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = file if file is not None else open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         self._input = b""
         self._bytes_read = 0
         self._members = 0
         self._member: isal_zlib.Decompress | None = None
 
-    def readinto(self, target: memoryview) -> int:
-        """Fill a part of `target`; number of bytes, 0 at the end of the file."""
-        while len(target):
-            if self._member is None and not self._begin_member():
-                return 0
-            output = self._step(min(len(target), _OUTPUT_BYTES))
-            if output:
-                target[: len(output)] = output
-                return len(output)
+    def read_piece(self, max_bytes: int = _OUTPUT_BYTES) -> bytes:
+        """The next bytes, at most `max_bytes` (1 or more) and 1 MiB; none at the end of the file."""
+        while self._member is not None or self._begin_member():
+            if output := self._step(min(max_bytes, _OUTPUT_BYTES)):
+                return output
             if self._member is not None and not self._input and not self._fetch():
                 raise self._corrupt("the file ends inside a gzip member")
-        return 0
+        return b""
 
     def _step(self, max_bytes: int) -> bytes:
         """At most `max_bytes` more bytes of the current member; leaves the member at its end."""
@@ -86,16 +83,13 @@ class GzipMembers:
 
     def _fetch(self) -> bool:
         """Append more of the file to the input; False at its end."""
-        more = self._file.read(_INPUT_BYTES)
+        more = self._file.read(_INPUT_BYTES) or b""
         self._bytes_read += len(more)
         self._input += more
         return bool(more)
 
     def _corrupt(self, reason: str) -> CorruptShardError:
         return CorruptShardError(self.path, self._bytes_read - len(self._input), 0, reason)
-
-    def fileno(self) -> int:
-        return self._file.fileno()
 
     def close(self) -> None:
         self._file.close()

@@ -13,10 +13,11 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from io import RawIOBase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
 from headrace.formats.atomic_file import write_atomic
 from headrace.formats.checks import check_integer
@@ -26,7 +27,7 @@ from headrace.formats.files import MANIFEST_NAME
 MANIFEST_VERSION = 1
 Verify = Literal["off", "size", "full"]
 
-_MAX_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _READ_BYTES = 1 << 20
 
@@ -61,10 +62,15 @@ def new_hasher() -> hashlib.blake2b:
 
 def file_blake2b(path: str | Path) -> str:
     """BLAKE2b-256 of the file's bytes as stored, in hex."""
-    hasher = new_hasher()
     with open(path, "rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            hasher.update(chunk)
+        return stream_blake2b(file)
+
+
+def stream_blake2b(file: IO[bytes] | RawIOBase) -> str:
+    """BLAKE2b-256 of the bytes of an open file from where it stands to its end, in hex."""
+    hasher = new_hasher()
+    while chunk := file.read(_READ_BYTES):
+        hasher.update(chunk)
     return hasher.hexdigest()
 
 
@@ -87,13 +93,18 @@ def read_manifest(folder: str | Path) -> Manifest | None:
     path = os.path.join(folder, MANIFEST_NAME)
     if not _is_there(path):
         return None
+    with open(path, "rb") as file:
+        return parse_manifest(path, file.read(MAX_MANIFEST_BYTES + 1))
+
+
+def parse_manifest(path: str, data: bytes) -> Manifest:
+    """The manifest in the bytes of a file; `path` is for errors, as those of :func:`read_manifest`."""
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ManifestError(path, f"longer than {MAX_MANIFEST_BYTES} bytes")
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_MANIFEST_BYTES + 1)
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise ManifestError(path, f"not UTF-8: {error}") from error
-    if len(text) > _MAX_MANIFEST_BYTES:
-        raise ManifestError(path, f"longer than {_MAX_MANIFEST_BYTES} characters")
     try:
         document = json.loads(text, object_pairs_hook=_refuse_repeated)
     except (ValueError, RecursionError) as error:
@@ -118,14 +129,24 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def check_size(manifest_file: ManifestFile, path: str, *, verify: Verify) -> None:
-    """Compare the file at `path` with its entry: the size, with ``verify="full"`` also the hash (reads the file)."""
+def check_size(
+    manifest_file: ManifestFile,
+    path: str,
+    *,
+    verify: Verify,
+    size_of: Callable[[str], int] = os.path.getsize,
+    blake2b_of: Callable[[str], str] | None = None,
+) -> None:
+    """Compare the file at `path` with its entry: the size, with ``verify="full"`` also the hash (reads the file).
+
+    `size_of` and `blake2b_of` say how to learn them of a file that is not a local one.
+    """
     if verify == "off":
         return
-    size = os.path.getsize(path)
+    size = size_of(path)
     if size != manifest_file.bytes:
         raise ManifestError(path, f"{size} bytes, the manifest says {manifest_file.bytes}: cut, or changed since")
-    if verify == "full" and (found := file_blake2b(path)) != manifest_file.blake2b:
+    if verify == "full" and (found := (blake2b_of or file_blake2b)(path)) != manifest_file.blake2b:
         raise ManifestError(path, f"BLAKE2b is {found}, the manifest says {manifest_file.blake2b}: changed since")
 
 

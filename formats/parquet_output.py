@@ -10,34 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.atomic_file import AtomicFile
-from headrace.formats.manifest import ManifestFile, new_hasher
+from headrace.formats.hashed_stream import HashedStream
+from headrace.formats.manifest import ManifestFile
 
 COMPRESSIONS = ("zstd", "snappy", "none")
-
-
-class _HashedStream:
-    """What Arrow writes to: passes bytes on and hashes them."""
-
-    def __init__(self, file: AtomicFile) -> None:
-        self._file = file
-        self.hasher = new_hasher()
-        self.bytes = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self._file.write(data)
-        self.hasher.update(data)
-        self.bytes += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def flush(self) -> None:
-        """The file is flushed when it is finished."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class ParquetOutput:
@@ -54,7 +30,7 @@ class ParquetOutput:
         self._waiting_rows = 0
         self._rows = 0
         self._file = AtomicFile(target)
-        self._stream = _HashedStream(self._file)
+        self._stream = HashedStream(self._file)
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._stream, mode="w"), schema, compression=compression, write_page_checksum=True
         )

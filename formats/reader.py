@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 from headrace.formats.bad_lines import BadLines
@@ -24,7 +24,7 @@ class FilePosition:
     line: int
 
     def to_dict(self) -> dict[str, int]:
-        return asdict(self)
+        return {"file": self.file, "byte_offset": self.byte_offset, "line": self.line}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FilePosition:
@@ -78,6 +78,9 @@ class RowReader(Protocol[BlockT, DecodedT]):
     """Files of one format as decoded rows, in three stages that the loader drives:
 
     raw_blocks (one thread, in order)  ->  decode (many threads, any order)  ->  settle (one thread, in order)
+
+    A reader that waits has `interrupt`, which wakes it from any thread with ReadInterruptedError, and one whose files
+    grow has ``digest_at(position)``, the digest of the files begun up to there; the loader uses them where they exist.
     """
 
     @property

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -21,9 +22,11 @@ import yaml
 
 Encoding = Literal["hex32", "hex64", "uint64", "int64"]
 DenseType = Literal["int64", "float32"]
-DenseTransform = Literal["identity", "log1p"]
+DenseTransform = Literal["identity", "log1p", "log_plus_3", "standardise"]
 Pooling = Literal["sum", "mean", "none"]
-MissingId = Literal["key", "drop", "raise"]
+MissingId = Literal["key", "drop", "raise", "zero"]
+Side = Literal["first", "last"]
+Bucketing = Literal["boundaries", "log_square"]
 RowType = Literal["float32"]
 OptimizerName = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
@@ -63,7 +66,9 @@ def _check_name(kind: str, name: object) -> None:
         raise SchemaError(f"{kind}: a name is a non-empty string, got {name!r}")
 
 
-def _finite(owner: str, value: float) -> float:
+def _number(owner: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SchemaError(f"{owner}={value!r} is not a number")
     try:
         number = float(value)
     except OverflowError:
@@ -71,6 +76,29 @@ def _finite(owner: str, value: float) -> float:
     if not math.isfinite(number):
         raise SchemaError(f"{owner}={value!r} is not finite")
     return number
+
+
+def _check_limit(owner: str, name: str, value: object, most: int) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most):
+        raise SchemaError(f"{owner}: {name}={value!r} is not an integer from 1 to {most}")
+
+
+def _names(owner: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SchemaError(f"{owner}={value!r} is not a list of names")
+    names = tuple(value)
+    if any(not isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise SchemaError(f"{owner}={list(names)!r} is not a list of different names")
+    return names
+
+
+def _ascending(owner: str, value: Any) -> tuple[float, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SchemaError(f"{owner}={value!r} is not a list of numbers")
+    numbers = tuple(_number(owner, number) for number in value)
+    if any(low >= high for low, high in pairwise(numbers)):
+        raise SchemaError(f"{owner}={list(numbers)!r} does not ascend")
+    return numbers
 
 
 def table_uid(name: str) -> int:
@@ -95,23 +123,32 @@ class Label:
 class Dense:
     """A dense column: `dtype` on disk, float32 in a batch.
 
-    A missing value is null in the record batch and becomes `fill` in the batch (before `transform`).
-    ``transform="log1p"`` is ``log(1 + max(x, 0))``, the rule of MLPerf's DLRM v1: always finite, and the same for the
-    same value in every file.
+    A missing value is null in the record batch and becomes `fill` in the batch (before `transform`). The constants of
+    transforms are those of the dataset, so that a value becomes the same in every file, and what comes out is finite:
+
+    - ``"log1p"``: ``log(1 + max(x, 0))``, the rule of MLPerf's DLRM v1;
+    - ``"log_plus_3"``: ``log(max(x, -2) + 3)``, that of NVIDIA's and TorchRec's preprocessing;
+    - ``"standardise"``: ``(x - mean) / std``, kept within float32.
     """
 
     name: str
     dtype: DenseType = "int64"
     fill: float = 0.0
     transform: DenseTransform = "identity"
+    mean: float = 0.0
+    std: float = 1.0
 
     def __post_init__(self) -> None:
         _check_name("dense", self.name)
-        _check_choice(f"dense {self.name!r}", "dtype", self.dtype, DenseType)
-        _check_choice(f"dense {self.name!r}", "transform", self.transform, DenseTransform)
-        if isinstance(self.fill, bool) or not isinstance(self.fill, Real):
-            raise SchemaError(f"dense {self.name!r}: fill={self.fill!r} is not a number")
-        object.__setattr__(self, "fill", _finite(f"dense {self.name!r}: fill", self.fill))
+        owner = f"dense {self.name!r}"
+        _check_choice(owner, "dtype", self.dtype, DenseType)
+        _check_choice(owner, "transform", self.transform, DenseTransform)
+        for name in ("fill", "mean", "std"):
+            object.__setattr__(self, name, _number(f"{owner}: {name}", getattr(self, name)))
+        if self.std <= 0:
+            raise SchemaError(f"{owner}: std={self.std!r} is not over 0")
+        if self.transform != "standardise" and (self.mean, self.std) != (0.0, 1.0):
+            raise SchemaError(f"{owner}: mean and std are for transform='standardise', not {self.transform!r}")
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -123,8 +160,22 @@ class Sparse:
     """A categorical column (a feature): 64-bit ids after decoding; every bit pattern is legal.
 
     `table` is the name of the table it looks into (its own name when not given). ``missing="key"`` gives the missing
-    value a row of its own, distinct from id 0; ``"drop"`` gives it no row; ``"raise"`` makes it a bad record.
-    ``multi_hot`` columns are Arrow lists.
+    value a row of its own, distinct from id 0; ``"drop"`` gives it no row; ``"raise"`` makes it a bad record;
+    ``"zero"`` takes it for id 0, as DLRM's and TorchRec's preprocessing does.
+    ``multi_hot`` columns are Arrow lists. Of a list longer than `max_length` only the `keep` ("first" or "last") ids
+    are taken, counted after missing ones were dropped.
+
+    A feature with `cross` or `bucket_of` is in no file: it is made from other columns when a batch is indexed, and its
+    ids are unsigned 64-bit words.
+
+    - ``cross=("user", "category")``: a hash of the ids of features declared before it, one id a row each. A missing
+      part takes part as a value of its own; with ``missing="drop"`` or ``"raise"`` it makes the cross a missing value.
+    - ``bucket_of="price"``: the bucket of a dense column's value (before its transform, missing where that is). With
+      ``boundaries=(10, 100)`` it is the number of boundaries that are not above the value; with
+      ``bucketing="log_square"`` floor(ln(x)^2) for x > 2, else x without its fraction.
+
+    `modulo` takes ids modulo a number (off unless given), as published results with tables of fixed size do; two ids
+    may then share a row.
     """
 
     name: str
@@ -133,6 +184,13 @@ class Sparse:
     pooling: Pooling = "sum"
     multi_hot: bool = False
     missing: MissingId = "key"
+    max_length: int | None = None
+    keep: Side = "last"
+    modulo: int | None = None
+    cross: tuple[str, ...] = ()
+    bucket_of: str = ""
+    boundaries: tuple[float, ...] = ()
+    bucketing: Bucketing = "boundaries"
 
     def __post_init__(self) -> None:
         _check_name("sparse", self.name)
@@ -146,6 +204,38 @@ class Sparse:
             raise SchemaError(f"{owner}: table={self.table!r} is not the name of a table")
         if not self.table:
             object.__setattr__(self, "table", self.name)
+        _check_choice(owner, "keep", self.keep, Side)
+        _check_limit(owner, "max_length", self.max_length, _MAX_LENGTH)
+        _check_limit(owner, "modulo", self.modulo, 2**63)
+        if self.max_length is not None and not self.multi_hot:
+            raise SchemaError(f"{owner}: max_length is for lists; declare it multi_hot")
+        if self.max_length is None and self.keep != "last":
+            raise SchemaError(f"{owner}: keep={self.keep!r} without max_length: nothing is cut off")
+        self._check_source(owner)
+
+    def _check_source(self, owner: str) -> None:
+        _check_choice(owner, "bucketing", self.bucketing, Bucketing)
+        object.__setattr__(self, "cross", _names(f"{owner}: cross", self.cross))
+        object.__setattr__(self, "boundaries", _ascending(f"{owner}: boundaries", self.boundaries))
+        if not isinstance(self.bucket_of, str):
+            raise SchemaError(f"{owner}: bucket_of={self.bucket_of!r} is not the name of a dense column")
+        if len(self.cross) == 1:
+            raise SchemaError(f"{owner}: cross={list(self.cross)!r}; a cross takes two features or more")
+        if self.cross and self.bucket_of:
+            raise SchemaError(f"{owner}: either cross or bucket_of says where its ids come from, not both")
+        if (self.bucketing == "boundaries" and bool(self.bucket_of)) != bool(self.boundaries):
+            raise SchemaError(f"{owner}: bucket_of with bucketing='boundaries' goes together with boundaries")
+        if self.bucketing != "boundaries" and not self.bucket_of:
+            raise SchemaError(f"{owner}: bucketing={self.bucketing!r} without bucket_of")
+        if self.derived:
+            if self.multi_hot:
+                raise SchemaError(f"{owner}: a cross or bucket is one id a row, not multi_hot")
+            object.__setattr__(self, "encoding", "uint64")
+
+    @property
+    def derived(self) -> bool:
+        """Whether its ids are made from other columns, and are in no file."""
+        return bool(self.cross or self.bucket_of)
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -220,7 +310,7 @@ class Schema:
     def __post_init__(self) -> None:
         for name in ("labels", "dense", "sparse", "tables"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        _refuse_duplicates("column", self.column_names)
+        _refuse_duplicates("column", (c.name for kind in (self.labels, self.dense, self.sparse) for c in kind))
         _refuse_duplicates("table", (t.name for t in self.tables))
         given = {t.name: t for t in self.tables}
         used = dict.fromkeys(s.table for s in self.sparse)
@@ -229,16 +319,17 @@ class Schema:
             raise SchemaError(f"table {unused[0]!r} is used by no sparse column")
         object.__setattr__(self, "tables", tuple(given.get(n) or Table(name=n) for n in used))
         _refuse_uid_collisions(self.tables)
+        _check_derived(self)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names in the order of a record batch: labels, dense, sparse."""
-        labels, dense, sparse = (
-            (c.name for c in self.labels),
-            (c.name for c in self.dense),
-            (c.name for c in self.sparse),
-        )
-        return (*labels, *dense, *sparse)
+        """Names in the order of a record batch: labels, dense, and the sparse ones that files hold."""
+        return tuple(c.name for kind in (self.labels, self.dense, self.stored_sparse) for c in kind)
+
+    @property
+    def stored_sparse(self) -> tuple[Sparse, ...]:
+        """The sparse columns that files hold: all but crosses and buckets, which are made from others."""
+        return tuple(s for s in self.sparse if not s.derived)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -263,15 +354,16 @@ class Schema:
         """Schema of a record batch: labels (float32), dense, sparse, in this order; a null is a missing value."""
         columns = [pa.field(c.name, pa.float32(), nullable=False) for c in self.labels] if labels else []
         columns += [pa.field(c.name, c.arrow_type) for c in self.dense]
-        columns += [pa.field(c.name, c.arrow_type) for c in self.sparse]
+        columns += [pa.field(c.name, c.arrow_type) for c in self.stored_sparse]
         return pa.schema(columns)
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Plain data that :meth:`from_dict` reads back to an equal schema."""
-        return {
-            kind.name: [{f.name: getattr(item, f.name) for f in fields(item)} for item in getattr(self, kind.name)]
-            for kind in fields(self)
-        }
+        """Plain data that :meth:`from_dict` reads back to an equal schema.
+
+        Options of :data:`_LATER_OPTIONS` stand in it only where they are not the default, so that schemas without them
+        keep their digests.
+        """
+        return {kind.name: [_plain(item) for item in getattr(self, kind.name)] for kind in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
@@ -296,6 +388,20 @@ class Schema:
     def digest(self) -> str:
         """Hex digest that differs when any column, table or option differs."""
         return hashlib.blake2b(repr(self.to_dict()).encode(), digest_size=16).hexdigest()
+
+
+_MAX_LENGTH = 2**31 - 1
+
+_LATER_OPTIONS = frozenset(
+    {"mean", "std", "max_length", "keep", "modulo", "cross", "bucket_of", "boundaries", "bucketing"}
+)
+"""Options that came after schemas were first stored beside models."""
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    options = {f.name: (getattr(item, f.name), f.default) for f in fields(item)}
+    kept = {name: value for name, (value, usual) in options.items() if name not in _LATER_OPTIONS or value != usual}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
 _Item = TypeVar("_Item")
@@ -328,6 +434,22 @@ def _refuse_duplicates(kind: str, names: Iterable[str]) -> None:
         if name in seen:
             raise SchemaError(f"{kind} {name!r} is declared twice")
         seen.add(name)
+
+
+def _check_derived(schema: Schema) -> None:
+    """SchemaError for a cross of what is no one-hot feature before it, or a bucket of what is no dense column."""
+    before: dict[str, Sparse] = {}
+    dense = {d.name for d in schema.dense}
+    for feature in schema.sparse:
+        owner = f"sparse {feature.name!r}"
+        if feature.bucket_of and feature.bucket_of not in dense:
+            raise SchemaError(f"{owner}: bucket_of={feature.bucket_of!r} is no dense column")
+        for part in feature.cross:
+            if part not in before:
+                raise SchemaError(f"{owner}: cross of {part!r}, which is no sparse column declared before it")
+            if before[part].multi_hot:
+                raise SchemaError(f"{owner}: cross of {part!r}, which is multi_hot")
+        before[feature.name] = feature
 
 
 def _refuse_uid_collisions(tables: Iterable[Table]) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import RawIOBase
 from typing import Protocol
 
+import pyarrow as pa
+
+from headrace.formats._criteo import after_last_feed, count_feeds
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
-from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+from headrace.formats.gzip_members import GZIP_MAGIC
+from headrace.formats.gzip_reader import GzipReader
+from headrace.formats.read_ahead import ReadAhead
+from headrace.formats.store import LOCAL, Store, open_size
 from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
-DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_BLOCK_BYTES = 1 << 21
 DEFAULT_MAX_LINE_BYTES = 1 << 20
 MAX_BYTES = 1 << 30
 
@@ -21,6 +26,7 @@ UTF8_BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = MAX_EXCERPT_BYTES + 1  # one more than an error shows, so that it shows that something is left out
 _LF = 0x0A
+_MARK_BYTES = max(map(len, (UTF8_BOM, GZIP_MAGIC, ZSTD_MAGIC)))
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,25 @@ class TextBlock:
         return self.first_line + self.lines
 
 
-class _Source(Protocol):
+class ByteSource(Protocol):
+    """Bytes of a file, decompressed."""
+
     def readinto(self, target: memoryview, /) -> int | None: ...
-    def fileno(self) -> int: ...
     def close(self) -> None: ...
 
 
-def _open(path: str) -> _Source:
-    if path.endswith(".gz"):
-        return GzipMembers(path)
-    if path.endswith(".zst"):
-        return ZstdFrames(path)
-    return open(path, "rb", buffering=0)
+def open_bytes(path: str, store: Store = LOCAL) -> tuple[ByteSource, RawIOBase]:
+    """The bytes of a file, decompressed as its name says, and the file as stored, which the former closes."""
+    file = store.open(path)
+    try:
+        if path.endswith(".gz"):
+            return ReadAhead(GzipReader(path, file, lambda: store.open(path))), file
+        if path.endswith(".zst"):
+            return ReadAhead(ZstdFrames(path, file)), file
+    except BaseException:
+        file.close()
+        raise
+    return file, file
 
 
 def check_sizes(**sizes: int) -> None:
@@ -80,6 +93,7 @@ def text_blocks(
     start_line: int = 0,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    store: Store = LOCAL,
 ) -> Iterator[TextBlock]:
     """Blocks of about `block_bytes` of whole lines of the file at `path`, from `start_offset` (a line start) on.
 
@@ -96,8 +110,8 @@ def text_blocks(
     has not `file_bytes` bytes as stored, where that is given, when it is opened or when its end is met.
     """
     check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
-    source = _open(path)
-    cutter = _LineCutter(source, path, file, file_bytes, start_line, block_bytes, max_line_bytes)
+    source, stored = open_bytes(path, store)
+    cutter = _LineCutter(source, stored, path, file, file_bytes, start_line, block_bytes, max_line_bytes)
     try:
         cutter.check_size()
         cutter.seek(start_offset)
@@ -122,7 +136,8 @@ class _LineCutter:
 
     def __init__(
         self,
-        source: _Source,
+        source: ByteSource,
+        stored: RawIOBase,
         path: str,
         file: int,
         file_bytes: int | None,
@@ -133,6 +148,7 @@ class _LineCutter:
         self.offset = 0
         self.line = line
         self._source = source
+        self._stored = stored
         self._path = path
         self._file = file
         self._file_bytes = file_bytes
@@ -148,7 +164,7 @@ class _LineCutter:
 
     def check_size(self) -> None:
         """CorruptShardError when the file has another size than it should have."""
-        size = os.fstat(self._source.fileno()).st_size
+        size = open_size(self._stored)
         if self._file_bytes is not None and size != self._file_bytes:
             reason = f"changed since it was listed ({self._file_bytes} bytes then, {size} now)"
             raise CorruptShardError(self._path, min(size, self._file_bytes), self.line, reason)
@@ -157,7 +173,7 @@ class _LineCutter:
         """Go to `offset`: 0, behind a line feed, or the end of a file without a final one."""
         if offset == 0:
             return
-        if isinstance(self._source, FileIO):
+        if isinstance(self._source, RawIOBase):
             self._source.seek(offset - 1)
         else:
             self._discard(offset - 1)
@@ -181,13 +197,13 @@ class _LineCutter:
             at_end = used < len(buffer) and self._error is None
             if self._must_end and used:
                 raise ValueError(f"{self._path}: no line starts at byte {self.offset}; has the file changed?")
-            begin = self._skip_mark(buffer) if at_start else 0
+            begin = self._skip_mark(buffer, used) if at_start else 0
             at_start = False
             yield from self._cut(buffer, begin, used, at_end)
             if self._error is not None:
                 raise self._error
 
-    def _fill(self) -> tuple[bytearray, int]:
+    def _fill(self) -> tuple[memoryview, int]:
         """A new buffer with the carry and what comes next; number of bytes used, less than its size at the end."""
         carried = len(self._carry)
         start = self.offset + self._mark_bytes
@@ -196,9 +212,9 @@ class _LineCutter:
         while edge <= self._edge:  # as long again as an unfinished line: a long one costs a logarithm of copies
             edge = -(-(start + 2 * (edge - start)) // size) * size if edge - start >= size else edge + size
         self._edge = edge
-        buffer = bytearray(self._edge - start)
+        buffer = memoryview(pa.allocate_buffer(self._edge - start)).cast("B")  # of a pool, and not filled with zeros
         buffer[:carried] = self._carry
-        return buffer, carried + self._read(memoryview(buffer)[carried:])
+        return buffer, carried + self._read(buffer[carried:])
 
     def _read(self, target: memoryview) -> int:
         """Fill `target`; fewer bytes mean the end, or an error that is kept until the bytes before it are used."""
@@ -214,17 +230,18 @@ class _LineCutter:
             self._error = error
         return used
 
-    def _skip_mark(self, buffer: bytearray) -> int:
-        if buffer.startswith(GZIP_MAGIC):
+    def _skip_mark(self, buffer: memoryview, used: int) -> int:
+        start = bytes(buffer[: min(used, _MARK_BYTES)])
+        if start.startswith(GZIP_MAGIC):
             raise CorruptShardError(self._path, 0, 0, "gzip data under a name that does not end in .gz")
-        if buffer.startswith(ZSTD_MAGIC):
+        if start.startswith(ZSTD_MAGIC):
             raise CorruptShardError(self._path, 0, 0, "Zstandard data under a name that does not end in .zst")
-        self._mark_bytes = len(UTF8_BOM) if buffer.startswith(UTF8_BOM) else 0
+        self._mark_bytes = len(UTF8_BOM) if start.startswith(UTF8_BOM) else 0
         return self._mark_bytes
 
-    def _cut(self, buffer: bytearray, begin: int, used: int, at_end: bool) -> Iterator[TextBlock]:
+    def _cut(self, buffer: memoryview, begin: int, used: int, at_end: bool) -> Iterator[TextBlock]:
         """Yield the whole lines in ``buffer[begin:used]``, keep the rest."""
-        whole = max(buffer.rfind(b"\n", begin, used) + 1, begin)
+        whole = begin + after_last_feed(buffer[begin:used])
         if at_end and bytes(buffer[whole:used]) not in (b"", b"\r"):
             whole = used  # the last line of the file, without a line feed
         keep = _blank_tail(buffer, begin, whole)
@@ -244,9 +261,10 @@ class _LineCutter:
         else:
             self._carry = bytes(buffer[keep:used])
 
-    def _block(self, buffer: bytearray, begin: int, end: int) -> TextBlock:
-        lines = buffer.count(b"\n", begin, end) + (buffer[end - 1] != _LF)
-        return self._advance(memoryview(buffer)[begin:end].toreadonly(), lines, end - begin, 0)
+    def _block(self, buffer: memoryview, begin: int, end: int) -> TextBlock:
+        text = buffer[begin:end]
+        lines = count_feeds(text) + (text[-1] != _LF)
+        return self._advance(text.toreadonly(), lines, end - begin, 0)
 
     def _skip_line(self, head: bytes, seen: int) -> Iterator[TextBlock]:
         """Read to the end of a line of which `seen` bytes, beginning with `head`, have been read."""
@@ -275,12 +293,12 @@ class _LineCutter:
         return block
 
 
-def _blank_tail(buffer: bytearray, begin: int, end: int) -> int:
+def _blank_tail(buffer: memoryview, begin: int, end: int) -> int:
     """Where the blank lines (LF or CR LF) that end at `end` begin; `begin` is the start of a line."""
     ending = bytes(buffer[max(begin, end - 3) : end])
     if not ending.endswith((b"\n\n", b"\n\r\n")) and ending not in (b"\n", b"\r\n"):
         return end
-    text = bytes(memoryview(buffer)[begin:end])
+    text = bytes(buffer[begin:end])
     blank_from = len(text.rstrip(b"\r\n"))
     # A line of several carriage returns is not blank.
     last_content = max(text.rfind(b"\r\r", blank_from), blank_from - 1)

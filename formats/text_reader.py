@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.bad_records import BadRecords, Describe
 from headrace.formats.criteo_lines import Reason
 from headrace.formats.errors import BadRecordError
-from headrace.formats.file_reader import FileReader, good_ranges
-from headrace.formats.files import PathLike
+from headrace.formats.file_reader import FileReader, Paths, good_ranges
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock, Source
 from headrace.formats.schema import Schema
+from headrace.formats.store import Store
 from headrace.formats.text_blocks import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_MAX_LINE_BYTES,
@@ -39,16 +40,17 @@ class TextFiles(FileReader[TextBlock]):
 
     def __init__(
         self,
-        paths: PathLike | Iterable[PathLike],
+        paths: Paths,
         schema: Schema,
         *,
         bad_records: BadRecords | str = "raise",
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         verify_manifest: Verify = "size",
+        filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         check_sizes(block_bytes=block_bytes, max_line_bytes=max_line_bytes)
-        super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest)
+        super().__init__(paths, schema, bad_records=bad_records, verify_manifest=verify_manifest, filesystem=filesystem)
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
         self._mismatched = 0
@@ -80,6 +82,7 @@ class TextFiles(FileReader[TextBlock]):
             start_line=start.line,
             block_bytes=self._block_bytes,
             max_line_bytes=self._max_line_bytes,
+            store=self.store,
         )
 
     def _rows_of_block(self, block: TextBlock) -> tuple[int, int]:
@@ -94,7 +97,7 @@ class TextFiles(FileReader[TextBlock]):
             data, bad = self._parse(block)
         ranges = good_ranges(block.file, block.first_line, block.lines, bad.numbers - 1)
         return DecodedBlock(
-            rows=RowBlock(data, Source(self.files, ranges)),
+            rows=RowBlock(data, Source(self.files, ranges), self._row_bytes),
             position=FilePosition(block.file, block.byte_offset, block.first_line),
             next_position=FilePosition(block.file, block.next_offset, block.next_line),
             lines=block.lines,
@@ -147,6 +150,8 @@ def _leading_mismatches(bad: BadLines, first: int, before: int) -> int:
 
     first: 0-based first line of rows
     """
+    if not len(bad):
+        return 0
     candidates = bad[: max(0, MISMATCHED_LINES - before)]
     in_run = candidates.numbers == np.arange(first + before + 1, first + before + 1 + len(candidates))
     in_run &= candidates.reasons == Reason.COLUMN_COUNT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import RawIOBase
+
 import pyarrow as pa
 
 from headrace.formats.errors import CorruptShardError
@@ -18,23 +20,20 @@ class ZstdFrames:
     found only where it breaks the format, or by a manifest with ``verify_manifest="full"``.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: RawIOBase | None = None) -> None:
         self.path = path
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = file if file is not None else open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), "zstd")
 
-    def readinto(self, target: memoryview) -> int:
-        """Fill a part of `target`; number of bytes, 0 at the end of the file."""
+    def read_piece(self, max_bytes: int = _MAX_READ_BYTES) -> bytes:
+        """The next bytes, at most `max_bytes` (1 or more) and 1 MiB; none at the end of the file."""
         try:
-            return int(self._stream.readinto(target[:_MAX_READ_BYTES]))
+            return bytes(self._stream.read(min(max_bytes, _MAX_READ_BYTES)))
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             reason = f"damaged or cut Zstandard data ({error})"
             raise CorruptShardError(self.path, self._file.tell(), 0, reason) from error
-
-    def fileno(self) -> int:
-        return self._file.fileno()
 
     def close(self) -> None:
         self._stream.close()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from headrace.formats.rows import Source
 from headrace.formats.schema import Schema
+from headrace.ingest.rank_step import RankSteps
 from headrace.ingest.step_plan import StepPlan
+
+if TYPE_CHECKING:
+    from headrace.ingest.hot_split import SplitBatch
 
 Ids = Literal["slot", "raw"]
 """Which ids a conversion gives: positions in the arena, or raw ids."""
@@ -69,7 +73,8 @@ class Batch:
 
     `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `groups` follow
-    ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered.
+    ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered;
+    `ranks` is what the step is over several ranks, None for one process.
     """
 
     dense: Tensor
@@ -80,6 +85,7 @@ class Batch:
     source: Source
     schema: Schema
     ticket: int | None = None
+    ranks: RankSteps | None = None
 
     @property
     def num_rows(self) -> int:
@@ -141,6 +147,25 @@ class Batch:
         from headrace.ingest.batch_forms import to_kjt
 
         return to_kjt(self, ids=ids, missing_id=missing_id)
+
+    def split_hot(self) -> SplitBatch:
+        """The samples whose rows are all hot (pinned), and the rest, as two micro-batches of one step.
+
+        Both go through the stage, in any order, before one ``stage.optimizer().step()``, which applies the gradients of
+        both to each row once::
+
+            parts = batch.split_hot()
+            for part in parts.parts:
+                loss_sum(model(part.dense, stage(part)), part.labels).div(batch.num_rows).backward()
+            stage.optimizer().step()
+
+        The step is that of the whole batch, with one difference: a row that both use gets the sum of two sums, in the
+        order in which the parts went forward, so that parameters agree to rounding, not to the bit. The movements of
+        the plan are done once, with the first part. ValueError without a plan, or off the host.
+        """
+        from headrace.ingest.hot_split import split_hot
+
+        return split_hot(self)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         groups = tuple(_map_tensors(g, function) for g in self.groups)

@@ -13,6 +13,7 @@ from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Dense, Schema, Sparse
 from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.indexed import IdColumn
+from headrace.ingest.dense_transforms import transformed
 
 F32 = npt.NDArray[np.float32]
 
@@ -26,7 +27,13 @@ def _column(block: RowBlock, name: str) -> pa.Array:
     return block.data.column(position)
 
 
-def _values(block: RowBlock, name: str) -> npt.NDArray[Any]:
+def column_mask(block: RowBlock, name: str) -> npt.NDArray[np.bool_] | None:
+    """bool [B], True where column `name` is null; None when nothing is."""
+    return null_mask(_column(block, name))
+
+
+def column_values(block: RowBlock, name: str) -> npt.NDArray[Any]:
+    """Values [B] of a column of numbers; what stands under a null is arbitrary. TypeError for other columns."""
     try:
         return primitive_values(_column(block, name))
     except TypeError as error:
@@ -52,14 +59,12 @@ def dense_matrix(block: RowBlock, columns: tuple[Dense, ...]) -> F32:
     """float32 [B, n_dense]: nulls filled, transformed, finite; a value that is not finite raises ValueError."""
     out = np.empty((block.num_rows, len(columns)), np.float32)
     for position, column in enumerate(columns):
-        values = _values(block, column.name).astype(np.float64)
+        values = column_values(block, column.name).astype(np.float64)
         mask = null_mask(_column(block, column.name))
         if mask is not None:
             values[mask] = column.fill
-        if column.transform == "log1p":
-            values = np.log1p(np.maximum(values, 0.0))
         with np.errstate(over="ignore"):
-            out[:, position] = values
+            out[:, position] = transformed(values, column)
     _refuse_non_finite(block, out, tuple(c.name for c in columns))
     return out
 
@@ -74,7 +79,7 @@ def label_matrix(block: RowBlock, schema: Schema) -> F32 | None:
         return None
     out = np.empty((block.num_rows, len(names)), np.float32)
     for position, name in enumerate(names):
-        out[:, position] = _values(block, name)
+        out[:, position] = column_values(block, name)
         mask = null_mask(_column(block, name))
         if mask is not None:
             row = int(np.flatnonzero(mask)[0])
@@ -96,27 +101,48 @@ def _refuse_non_finite(block: RowBlock, matrix: F32, names: tuple[str, ...]) -> 
 
 def id_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
     """Ids of one feature under its missing policy; TypeError for a column of another type than the schema declares."""
-    array = _column(block, feature.name)
     if feature.multi_hot:
-        if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-            raise TypeError(f"{_place(block, 0)}, column {feature.name!r}: {array.type} is no list, but multi_hot")
-        return _list_column(block, array, feature, table)
-    values = as_ids(_values(block, feature.name), f"{_place(block, 0)}, column {feature.name!r}")
-    mask = null_mask(array)
+        return _list_column(block, feature, table)
+    return with_policy(block, feature, *one_hot(block, feature), table)
+
+
+def one_hot(block: RowBlock, feature: Sparse) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """(ids [B], missing [B] or None) of a column with one id a row."""
+    values = as_ids(column_values(block, feature.name), f"{_place(block, 0)}, column {feature.name!r}")
+    return values, column_mask(block, feature.name)
+
+
+def with_policy(
+    block: RowBlock,
+    feature: Sparse,
+    values: npt.NDArray[Any],
+    mask: npt.NDArray[np.bool_] | None,
+    table: int,
+) -> Ragged:
+    """One id a row, or none where a missing one is dropped, under the feature's missing policy."""
     if mask is not None and feature.missing == "raise":
         raise _missing(block, feature, int(np.flatnonzero(mask)[0]))
     if mask is not None and feature.missing == "drop":
         return Ragged(IdColumn(table, np.ascontiguousarray(values[~mask])), (~mask).astype(np.int32))
+    values, mask = _zeroed(feature, values, mask)
     return Ragged(IdColumn(table, values, mask), None)
 
 
-def _list_column(block: RowBlock, array: pa.ListArray, feature: Sparse, table: int) -> Ragged:
-    """A multi-hot column: a null list is one missing value (or none), a null element is a missing value."""
-    nulls = null_mask(array)
-    flat = array.flatten()  # honours offsets and skips what stands under null lists
+def list_ids(block: RowBlock, feature: Sparse) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+    """(all elements of a column of lists, lengths [B]); null lists have the length 0. TypeError for other columns."""
+    array = _column(block, feature.name)
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        raise TypeError(f"{_place(block, 0)}, column {feature.name!r}: {array.type} is no list, but multi_hot")
     lengths = np.diff(primitive_offsets(array)).astype(np.int32)
-    if nulls is not None:
+    if (nulls := null_mask(array)) is not None:
         lengths[nulls] = 0
+    return array.flatten(), lengths  # flatten honours offsets and skips what stands under null lists
+
+
+def _list_column(block: RowBlock, feature: Sparse, table: int) -> Ragged:
+    """A multi-hot column: a null list is one missing value (or none), a null element is a missing value."""
+    flat, lengths = list_ids(block, feature)
+    nulls = column_mask(block, feature.name)
     what = f"{_place(block, 0)}, column {feature.name!r}"
     try:
         values = as_ids(primitive_values(flat), what)
@@ -135,12 +161,21 @@ def _list_column(block: RowBlock, array: pa.ListArray, feature: Sparse, table: i
         kept = np.bincount(row_of[~mask], minlength=len(lengths)).astype(np.int32)
         return Ragged(IdColumn(table, np.ascontiguousarray(values[~mask])), kept)
     if nulls is None:
-        return Ragged(IdColumn(table, values, mask), lengths)
+        return Ragged(IdColumn(table, *_zeroed(feature, values, mask)), lengths)
     at = (np.cumsum(lengths) - lengths)[nulls]  # a null list gets one missing id, in its place
     values = np.insert(values, at, 0)
     mask = np.insert(mask if mask is not None else np.zeros(len(values) - len(at), np.bool_), at, True)
     lengths[nulls] = 1
-    return Ragged(IdColumn(table, values, mask), lengths)
+    return Ragged(IdColumn(table, *_zeroed(feature, values, mask)), lengths)
+
+
+def _zeroed(
+    feature: Sparse, values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """(ids, missing) where ``missing="zero"`` makes missing ids 0."""
+    if mask is None or feature.missing != "zero":
+        return values, mask
+    return np.where(mask, values.dtype.type(0), values), None
 
 
 def _missing(block: RowBlock, feature: Sparse, row: int) -> ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import Any, Literal
 
@@ -13,19 +13,26 @@ from torchdata.nodes import BaseNode
 
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.columns import MAX_THREADS
 from headrace.indexer.dit import DIT
+from headrace.indexer.exchange.communicator import Communicator
+from headrace.ingest.adapters.loader_dataset import LoaderDataset
+from headrace.ingest.adapters.loader_node import LoaderNode
 from headrace.ingest.batch import Batch
+from headrace.ingest.batch_forms import join_torchrec
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.stats import NodeStats
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.batch_rows import BatchRows
+from headrace.ingest.nodes.batch_share import BatchShare
 from headrace.ingest.nodes.index import Index, index_tables
+from headrace.ingest.nodes.index_ranks import IndexRanks, Uneven
 from headrace.ingest.nodes.map_rows import Map
 from headrace.ingest.nodes.plan_window import PlanWindow
 from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
@@ -37,7 +44,10 @@ STATE_VERSION = 1
 MAX_TIMEOUT_S = 1_000_000
 SHUFFLE_WINDOW_ROWS = 1 << 17
 
-Paths = str | PathLike[str] | list[str | PathLike[str]]
+GROWING_IDLE_S = 1.0
+"""`idle_s` of a loader over a growing folder, when none is given."""
+
+Paths = str | PathLike[str] | list[str | PathLike[str]] | GrowingFolder
 
 
 class DataLoader:
@@ -46,8 +56,8 @@ class DataLoader:
     Parameters
     ----------
     dataset
-        Files (a path, a list, a glob or a directory of Criteo text, plain or ``.gz``), a reader, or a node that gives
-        :class:`RowBlock`.
+        Files (a path, a list, a glob or a directory of Criteo text, plain or ``.gz``, here or, as URIs, in a store; a
+        :class:`GrowingFolder`), a reader, or a node that gives :class:`RowBlock`.
     batch_size
         Rows of a batch; the last one of an epoch may be shorter unless `drop_last`.
     shuffle
@@ -64,6 +74,9 @@ class DataLoader:
         ``batch.plan`` is None.
     window, capacity, hot_rows, verify_plan
         See :class:`PlanWindow`.
+    idle_s
+        Hand out what the window holds when the source gave nothing for so many seconds (see :class:`PlanWindow`); None:
+        a second for a growing folder, never for anything else. Rows that fill no batch yet are not handed out.
     num_workers
         Threads that decode and index. Results are the same for every number.
     prefetch_factor
@@ -72,6 +85,20 @@ class DataLoader:
         Seconds that `next` may wait before it raises TimeoutError; 0 waits for ever.
     bad_records
         "raise" (the default), "skip", or a :class:`BadRecords` policy. A reader brings its own.
+    communicator
+        The ranks that train together (:func:`headrace.connect`); the index then holds the rows that this rank owns.
+    shard
+        Over ranks. True: all ranks are given the same dataset, and each takes `batch_size` rows of every global batch,
+        which are those of one process with ``world_size * batch_size``, whatever the number of ranks. False: each rank
+        has rows of its own.
+    uneven
+        Over ranks, when the rows of one end before those of others; see :class:`IndexRanks`.
+    hot_every
+        Over ranks `hot_rows` ("auto": none) are the rows of each layout that all ranks hold, so that nothing of them
+        travels but gradients, all-reduced; they are chosen anew every so many steps.
+    node_size
+        Over ranks: how many share a node, one after the other. More than 1: they deduplicate together, so that a row
+        crosses to another node once.
     transform
         A function RowBlock -> RowBlock, applied before batching.
 
@@ -104,10 +131,16 @@ class DataLoader:
         bad_records: BadRecords | str | None = None,
         transform: Callable[[RowBlock], RowBlock] | None = None,
         verify_plan: bool = False,
+        communicator: Communicator | None = None,
+        shard: bool = True,
+        uneven: Uneven = "short",
+        hot_every: int = 100,
+        node_size: int = 1,
+        idle_s: float | None = None,
     ) -> None:
         _check_kinds(
             schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
-            pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool),
+            pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool), shard=(shard, bool),
         )  # fmt: skip
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a function RowBlock -> RowBlock, got {transform!r}")
@@ -117,7 +150,7 @@ class DataLoader:
         self.num_workers = _check_workers(num_workers)
         self.drop_last = drop_last
         self.schema = schema
-        self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
+        self.index = index if index is not None else self._make_index(communicator)
         self._transformed = transform is not None
         self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
@@ -128,23 +161,54 @@ class DataLoader:
             rows = Map(rows, transform)
         if shuffle:
             rows = self._shuffle = Shuffle(rows, window_rows=shuffle_window_rows, seed=seed)
-        batches = BatchRows(rows, self.batch_size, drop_last=drop_last)
+        batches = _batches(rows, self.batch_size, drop_last, communicator if shard else None)
         timeout_s = _check_timeout(timeout)
         self._root: Node[Batch]
         if train:
+            if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
+                idle_s = GROWING_IDLE_S
+            indexed: Index | IndexRanks = Index(batches, schema, self.index)
+            if communicator is not None:
+                facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
+                indexed = IndexRanks(
+                    batches,
+                    schema,
+                    self.index,
+                    communicator,
+                    uneven=uneven,
+                    look_ahead=window > 0,
+                    hot_rows=0 if hot_rows == "auto" else hot_rows,
+                    hot_every=hot_every,
+                    node_size=node_size,
+                    facts=facts,
+                )
+                hot_rows = 0
             self._plan = PlanWindow(
-                Index(batches, schema, self.index),
+                Prefetch(indexed),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
                 capacity=capacity,
                 hot_rows=hot_rows,
                 verify=verify_plan,
+                idle_s=idle_s,
             )
             prefetch = PrefetchPinned if pin_memory else Prefetch
             self._root = prefetch(self._plan, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
         else:  # looked up when it is handed out: what is read ahead would not see the steps in between
             ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
-            self._root = ToBatch(Index(ahead, schema, self.index, insert=False))
+            looked_up: Index | IndexRanks = Index(ahead, schema, self.index, insert=False)
+            if communicator is not None:
+                looked_up = IndexRanks(
+                    ahead,
+                    schema,
+                    self.index,
+                    communicator,
+                    insert=False,
+                    uneven=uneven,
+                    node_size=node_size,
+                    facts=self._facts(shard=shard),
+                )
+            self._root = ToBatch(looked_up)
         self._lock = threading.Lock()  # of what follows
         self._epoch = 0  # of the next iteration
         self._running_epoch = 0
@@ -152,9 +216,23 @@ class DataLoader:
         self._started = False
         self._active: _Run | None = None
         self._loaded: dict[str, Any] | None = None
+        self._next_epoch = True  # whether a loaded state that turns out to be of an epoch's end starts the next one
         self._resuming: dict[str, Any] | None = None  # the loaded state, until a batch behind it was handed out
         self._stats = LoaderStats()
         self._closed = False
+
+    def _make_index(self, communicator: Communicator | None) -> DIT:
+        rank = 0 if communicator is None else communicator.rank
+        return DIT(index_tables(self.schema), num_threads=max(1, self.num_workers), owner_rank=rank)
+
+    def _facts(self, *, shard: bool, **facts: object) -> dict[str, object]:
+        """What must be alike on all ranks; the files and sizes of batches where all ranks read the same rows."""
+        if shard:
+            facts["batch_size"], facts["drop_last"] = self.batch_size, self.drop_last
+            if self._read is not None:
+                files = self._read.reader.files
+                facts["files"] = f"{self._read.reader.digest} ({len(files)} files)"
+        return {"shard": shard, **facts}
 
     def _rows(self, dataset: Any, bad_records: BadRecords | str | None) -> BaseNode[RowBlock]:
         reads_itself = isinstance(dataset, BaseNode) or hasattr(dataset, "raw_blocks")
@@ -181,17 +259,21 @@ class DataLoader:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
+        loaded = self._loaded
+        if loaded is None:
+            return self._iterate(self._epoch, None, 0)
+        epoch = self._iterate(loaded["epoch"], loaded["pipeline"], loaded["batches"])
+        self._resuming = loaded if loaded["pipeline"] is not None else None
+        return epoch
+
+    def _iterate(self, epoch: int, pipeline: dict[str, Any] | None, batches: int) -> Iterator[Batch]:
+        """The rest of an epoch behind `batches` batches, at the state `pipeline`; another iterator is ended."""
         if self._closed:
             raise RuntimeError("the loader is closed")
         self._end("another iterator was started")
-        loaded = self._loaded
-        if loaded is None:
-            self._begin(self._epoch, None)
-        else:
-            self._begin(loaded["epoch"], loaded["pipeline"])
-            self._batches = loaded["batches"]
-        self._loaded = None  # only now: a state that was refused is refused again
-        self._resuming = loaded if loaded is not None and loaded["pipeline"] is not None else None
+        self._begin(epoch, pipeline)
+        self._batches = batches
+        self._loaded = self._resuming = None  # only now: a state that was refused is refused again
         run = _Run()
         with self._lock:
             self._active = run
@@ -213,6 +295,11 @@ class DataLoader:
         """Number of the epoch that is being iterated over, or, before and between epochs, of the next one."""
         return self._running_epoch if self._active is not None else self._epoch
 
+    @property
+    def epoch_to_come(self) -> int:
+        """Number of the epoch that the next iteration begins."""
+        return self._epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on."""
         if self._loaded is not None:
@@ -227,26 +314,33 @@ class DataLoader:
         if self._loaded is not None:
             return copy.deepcopy(self._loaded)
         between = self._active is None and self._epoch != self._running_epoch + 1  # set_epoch() since
-        started = self._started and not between
-        return {
-            "version": STATE_VERSION,
-            "schema": self.schema.digest,
-            "epoch": self._running_epoch if started else self._epoch,
-            "batches": self._batches if started else 0,
-            "pipeline": self._root.get_state() if started else None,
-        }
+        if self._started and not between:
+            return self.running_state()
+        return {**self._state_header(), "epoch": self._epoch, "batches": 0, "pipeline": None}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def running_state(self) -> dict[str, Any]:
+        """The state of the epoch that is being iterated over, or was last."""
+        pipeline = self._root.get_state()
+        return {
+            **self._state_header(), "epoch": self._running_epoch, "batches": self._batches, "pipeline": pipeline
+        }  # fmt: skip
+
+    def _state_header(self) -> dict[str, Any]:
+        return {"version": STATE_VERSION, "schema": self.schema.digest}
+
+    def load_state_dict(self, state_dict: dict[str, Any], *, next_epoch: bool = True) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
 
         An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
-        next epoch, whole. Loading twice: the last one counts. The batch size may differ from the saved one.
+        next epoch, whole; with ``next_epoch=False`` it gives the end of its own first: no batch. Loading twice: the
+        last one counts. The batch size may differ from the saved one.
         """
         if self._closed:
             raise RuntimeError("the loader is closed")
         _check_state(state_dict, self.schema.digest)
         self._end("load_state_dict() was called; start a new iterator")
         self._loaded = copy.deepcopy({key: state_dict[key] for key in _STATE_KEYS})
+        self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:
         """End the active iteration: stop reading ahead, undo what was not handed out; bounded."""
@@ -262,7 +356,7 @@ class DataLoader:
         try:
             batch = next(self._root)
         except StopIteration:
-            if resuming is not None:  # the state was saved at the very end of an epoch
+            if resuming is not None and self._next_epoch:  # the state was saved at the very end of an epoch
                 self._begin(self._running_epoch + 1, None)
                 return self._next(run)
             self._stats.end_epoch()
@@ -273,6 +367,7 @@ class DataLoader:
         except Exception:
             self._loaded = resuming or self._loaded  # a state that turns out wrong only now is not forgotten either
             raise
+        join_torchrec()
         self._batches += 1
         self._stats.add(batch, wait_s=time.perf_counter() - begin)
         return batch
@@ -280,15 +375,58 @@ class DataLoader:
     def stats(self) -> dict[str, Any]:
         """What was handed out since the loader was made, and how long the trainer waited for it.
 
-        The keys of :class:`LoaderStats`, and `window`, `stale_reads` (None unless `verify_plan`) and `index_rows`.
+        The keys of :class:`LoaderStats`, and `window`, `stale_reads` (None unless `verify_plan`), `index_rows`, and
+        `fetched`: bytes, requests and retries of a store that is read by ranges (None of other files).
         """
         plan = self._plan
+        store = getattr(self._read.reader, "store", None) if self._read is not None else None
         return {
             **self._stats.summary(),
             "window": None if plan is None else plan.window,
             "stale_reads": plan.stale_reads if plan is not None and plan.verify else None,
             "index_rows": len(self.index),
+            "fetched": None if store is None else store.counts(),
         }
+
+    def as_iterable_dataset(self) -> LoaderDataset:
+        """The loader as a torch ``IterableDataset`` of batches, for what takes only that.
+
+        ``torch.utils.data.DataLoader(dataset, batch_size=None)`` and torchdata's StatefulDataLoader (whose state then
+        holds the loader's) iterate over it, and so does Lightning. `num_workers` must be 0 there: the threads are the
+        loader's, and worker processes would each have an index of their own.
+        """
+        return LoaderDataset(self)
+
+    def as_node(self) -> LoaderNode:
+        """The loader as a node of batches, for ``torchdata.nodes.Loader`` and chains of torchdata's or our nodes.
+
+        A node behind it that reads ahead makes batches count as handed out when it takes them.
+        """
+        return LoaderNode(self)
+
+    def totals(self) -> dict[str, float]:
+        """The sums behind `stats`, as plain data that `restore_totals` takes; to be saved beside `state_dict`."""
+        rows_in = rows_skipped = 0
+        if self._read is not None and self._started:
+            state = self._root.get_state()
+            while state["node"] != self._read.name:
+                state = state["source"]
+            rows_in, rows_skipped = state["rows_in"], state["rows_skipped"]
+        return self._stats.totals(rows_in=rows_in, rows_skipped=rows_skipped)
+
+    def restore_totals(self, totals: Mapping[str, float]) -> None:
+        """Let `stats` count on from `totals`, which were saved with the state that was loaded just before."""
+        self._stats.restore(totals)
+
+    @property
+    def rows_handed_out(self) -> int:
+        """Rows of the batches handed out since the loader was made, or since what `restore_totals` goes on from."""
+        return self._stats.rows
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes (uncompressed) read of the files in this epoch, read ahead included; 0 with a node as the dataset."""
+        return 0 if self._read is None else self._read.bytes_in
 
     def node_stats(self) -> list[NodeStats]:
         """Items, bytes, busy and waiting time of each node since its last reset, source first."""
@@ -313,6 +451,15 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _batches(
+    rows: BaseNode[RowBlock], batch_size: int, drop_last: bool, communicator: Communicator | None
+) -> Node[RowBlock]:
+    if communicator is None:
+        return BatchRows(rows, batch_size, drop_last=drop_last)
+    rank, world_size = communicator.rank, communicator.world_size
+    return BatchShare(rows, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
 
 
 class _Run:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.ingest.batch import Batch
 from headrace.ingest.nodes.read_rows import ReadRows
+
+_SUMS = (
+    "batches", "rows", "ids", "unique", "hits", "planned", "bytes", "hot_ids", "hot_unique", "r_rows", "wait_s",
+    "rows_in", "rows_skipped",
+)  # fmt: skip
 
 
 class LoaderStats:
@@ -42,6 +48,24 @@ class LoaderStats:
         self._read: ReadRows | None = None
         self._counted = False
         self._rows_in = self._rows_skipped = 0  # of the epochs before, less what a resumed one had counted
+
+    def totals(self, *, rows_in: int, rows_skipped: int) -> dict[str, float]:
+        """The sums, as plain data for :meth:`restore`; the arguments are those counts of an epoch that is under way, as
+        the state says that is saved beside them (what was read ahead is read again).
+        """
+        sums = {name: getattr(self, f"_{name}") for name in _SUMS}
+        if self._read is not None:
+            sums["rows_in"] += rows_in
+            sums["rows_skipped"] += rows_skipped
+        return {**sums, "span_s": self._span()}
+
+    def restore(self, totals: Mapping[str, float]) -> None:
+        """Go on from sums that :meth:`totals` gave, with the loader at the state of then. ValueError for others."""
+        if not isinstance(totals, Mapping) or set(totals) != {*_SUMS, "span_s"}:
+            raise ValueError(f"not the sums of a loader: {totals!r}")
+        for name in _SUMS:
+            setattr(self, f"_{name}", totals[name])
+        self._span_s, self._begin, self._read = float(totals["span_s"]), None, None
 
     def begin_epoch(self, read: ReadRows | None) -> None:
         """An epoch was started or resumed; `read` counts its rows."""
@@ -88,6 +112,10 @@ class LoaderStats:
                 counts = group.position_offsets.diff().numpy()
                 self._hot_ids += int(counts[planned.hot].sum())
                 self._hot_unique += int(planned.hot.sum())
+
+    @property
+    def rows(self) -> int:
+        return self._rows
 
     def _span(self) -> float:
         return self._span_s + (self._last - self._begin if self._begin is not None else 0.0)

@@ -43,6 +43,9 @@ class Run(Protocol[T_co]):
     def take(self, timeout_s: float | None) -> tuple[T_co, Snapshot | None]:
         """Next result in order, and the source's state after its input."""
 
+    def ready(self, timeout_s: float) -> bool:
+        """Wait for at most `timeout_s` until `take` would not wait; False when it still would."""
+
     def signal_stop(self) -> None:
         """Ask for the end, without waiting; whoever waits in `take` gets NodeClosedError."""
 
@@ -60,6 +63,9 @@ class InlineRun(Generic[S, T]):
         self._apply = apply
 
     depth = 0
+
+    def ready(self, timeout_s: float) -> bool:
+        return True
 
     def take(self, timeout_s: float | None) -> tuple[T, Snapshot | None]:
         started = time.perf_counter()
@@ -139,9 +145,7 @@ class OrderedRun(Generic[S, T]):
                 "build the pipeline in the child, or start it by 'spawn' (threads do not survive a fork)"
             )
         with self._lock:
-            if not self.threads and not self._stopping:
-                self._alive = self._num_workers
-                start_threads(self, _work, self._name, self._num_workers)
+            self._start()
             outcome = self._wait_for_head(timeout_s)
             if isinstance(outcome, _End):
                 raise StopIteration
@@ -154,6 +158,22 @@ class OrderedRun(Generic[S, T]):
             self._taken += 1
             self._may_pull.notify()
             return outcome.value, outcome.state
+
+    def ready(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._start()
+            while not (self._stopping or self._taken in self._outcomes or self._crash is not None or self._alive == 0):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._ready.wait(left)
+        return True
+
+    def _start(self) -> None:
+        if not self.threads and not self._stopping:
+            self._alive = self._num_workers
+            start_threads(self, _work, self._name, self._num_workers)
 
     def _wait_for_head(self, timeout_s: float | None) -> _Outcome:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -21,6 +21,13 @@ class Prefetch(BufferedMap[T]):
         capacity = check_int("Prefetch", "prefetch_factor", prefetch_factor, minimum=1)
         super().__init__(source, _same, num_workers=1, capacity=capacity, timeout_s=timeout_s)
 
+    def ready(self, timeout_s: float) -> bool:
+        """Wait for at most `timeout_s` until `next()` would not wait (for an item, the end or an error); False when it
+        still would. For the one who takes the items; it does not count as taking one.
+        """
+        run = self._run
+        return run is None or run.ready(timeout_s)
+
 
 def _same(item: T) -> T:
     return item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
@@ -13,14 +14,16 @@ from torchdata.nodes import BaseNode
 from headrace.formats.schema import Schema
 from headrace.indexer.hotset import PresenceCounter, choose_hot
 from headrace.ingest.batch import Batch
-from headrace.ingest.engine.checks import check_int
+from headrace.ingest.engine.checks import check_int, check_timeout_s
 from headrace.ingest.engine.errors import add_context
 from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.state import Snapshot, State
 from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.plan.capacity import CapacityError
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
+from headrace.ingest.rank_rows import RankRows
 from headrace.ingest.step_plan import EMPTY_KEYS, I64, U64, FetchKeys, StepPlan
 
 PEEK_BATCHES = 100
@@ -51,20 +54,31 @@ class PlanWindow(Node[Batch]):
     unplannable: where a later batch does not fit beside them, a new run of the planners begins without any. A batch
     that does not fit into the arena at all raises CapacityError, after the batches before it.
 
+    Over ranks (:class:`RankRows`) the plan is that of the rows which this rank owns and any rank uses.
+
+    A live stream has no known future: with `idle_s`, and a :class:`Prefetch` as the source, the batches that are held
+    are handed out when nothing came for so long, planned as if the stream ended there; what comes later begins a new
+    run of the planners. Plans then depend on when batches came, the trained parameters do not. With nothing held, the
+    node waits for the source.
+
     With ``verify=True`` every plan is proved by :class:`PlanVerifier` before it is handed out; a violation raises.
     """
 
     def __init__(
         self,
-        source: BaseNode[IndexedRows],
+        source: BaseNode[IndexedRows] | BaseNode[RankRows],
         schema: Schema,
         *,
         window: int,
         capacity: int | None = None,
         hot_rows: int | Literal["auto"] = "auto",
         verify: bool = False,
+        idle_s: float | None = None,
     ) -> None:
         super().__init__(source)
+        self.idle_s = check_timeout_s(self.name, "idle_s", idle_s)
+        if idle_s is not None and not isinstance(source, Prefetch):
+            raise TypeError(f"{self.name}: idle_s takes a Prefetch as the source, got {type(source).__name__}")
         self.schema = schema
         self.window = check_int(self.name, "window", window, minimum=0)
         rows = DEFAULT_CAPACITY_ROWS if capacity is None else capacity
@@ -74,10 +88,11 @@ class PlanWindow(Node[Batch]):
         self._forget()
 
     def _forget(self) -> None:
-        self._held: deque[tuple[IndexedRows, Snapshot]] = deque()  # read, not yet handed out
+        self._held: deque[tuple[IndexedRows | RankRows, Snapshot]] = deque()  # read, not yet handed out
         self._source_ended = False
         self._source_error: Exception | None = None
         self._handed_out: Snapshot | None = None
+        self._draining = False  # the source idles: hand out what is held before anything is read
         self._drop_run()
 
     def _drop_run(self) -> None:
@@ -109,6 +124,11 @@ class PlanWindow(Node[Batch]):
 
     def _next(self) -> Batch:
         self._fill()
+        if not self._held and self._draining:
+            self._check_tail()
+            self._draining = False
+            self._drop_run()
+            self._fill()
         if not self._held:
             self._check_tail()
             raise self._source_error or StopIteration
@@ -118,15 +138,38 @@ class PlanWindow(Node[Batch]):
         following = self._held[0][0] if self._held else None
         plan = self._plan(rows, following)
         self._step += 1
-        return rows.to_batch(plan)
+        return rows.to_batch(plan, following)
 
     def _fill(self) -> None:
         """Read and push until the next step can be planned."""
         if not self._planning:
             self._start()
-        while not self._source_ended and len(self._held) <= self.window:
-            self._read()
+        while not (self._source_ended or self._draining) and len(self._held) <= self.window:
+            self._read_or_drain()
+            self._push()  # one by one, while the source works on the next
         self._push()
+
+    def _read_up_to(self, batches: int) -> None:
+        """Read until so many are held, or the source ends, or idles while something is held."""
+        while not (self._source_ended or self._draining) and len(self._held) < batches:
+            self._read_or_drain()
+
+    def _read_or_drain(self) -> None:
+        if self._idles():
+            self._draining = True
+        else:
+            self._read()
+
+    def _idles(self) -> bool:
+        """Whether nothing comes for `idle_s`, and something can be handed out meanwhile."""
+        if self.idle_s is None or not self._held:
+            return False
+        source = self.source
+        assert isinstance(source, Prefetch)
+        started = time.perf_counter()
+        idles = not source.ready(self.idle_s)
+        self._meter.wait_in_s += time.perf_counter() - started
+        return idles
 
     def _read(self) -> None:
         try:
@@ -150,11 +193,11 @@ class PlanWindow(Node[Batch]):
                 self._give_way(rows, error)
                 return
             self._unpushed -= 1
-        if self._refused is not None or (self._source_ended and not self._unpushed):
+        if self._refused is not None or ((self._source_ended or self._draining) and not self._unpushed):
             for planner in self._planners:
                 planner.finish()  # also before a batch that does not fit: the ones before it are still planned
 
-    def _give_way(self, rows: IndexedRows, error: CapacityError) -> None:
+    def _give_way(self, rows: IndexedRows | RankRows, error: CapacityError) -> None:
         """A batch does not fit: without pinned rows it may; else it is refused in its place."""
         if any(planner.r_rows for planner in self._planners):
             self._drop_run()
@@ -171,8 +214,7 @@ class PlanWindow(Node[Batch]):
         """Choose the hot rows from the head of the stream, then start the planners."""
         self._planning = True
         if pin and self.hot_rows != 0:
-            while not self._source_ended and len(self._held) < PEEK_BATCHES:
-                self._read()
+            self._read_up_to(PEEK_BATCHES)
         hot = [self._choose_hot(g) if pin else NO_ROWS for g in range(len(self.schema.groups))]
         for rows in hot:
             planner = WindowPlanner(window=self.window, capacity=self.capacity, r_rows=len(rows))
@@ -192,7 +234,7 @@ class PlanWindow(Node[Batch]):
             return NO_ROWS
         return choose_pinned(batches, capacity=self.capacity, hot_rows=self.hot_rows)
 
-    def _plan(self, rows: IndexedRows, following: IndexedRows | None) -> StepPlan:
+    def _plan(self, rows: IndexedRows | RankRows, following: IndexedRows | RankRows | None) -> StepPlan:
         groups = tuple(planner.pop() for planner in self._planners)
         plan = StepPlan(
             run=self._run,
@@ -229,7 +271,7 @@ def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Lite
     return counter.top(min(room, capacity // 2, int(chosen.sum())))
 
 
-def _keys(rows: IndexedRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:
+def _keys(rows: IndexedRows | RankRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:
     if rows is None:
         return tuple(EMPTY_KEYS for _ in fetched)
     return tuple(rows.keys_of(g, unique) for g, unique in enumerate(fetched))

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
+from headrace.formats.errors import ReadInterruptedError
 from headrace.formats.reader import FilePosition, RowReader
 from headrace.formats.rows import RowBlock
 from headrace.ingest.engine.buffered import BufferedNode, make_run
 from headrace.ingest.engine.checks import check_int
+from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.ordered import Run
 from headrace.ingest.engine.state import State, count_in, state_in
 
@@ -28,6 +30,7 @@ class ReadRows(BufferedNode[RowBlock]):
     def __init__(self, reader: RowReader[Any, Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
         super().__init__()
         self.reader = reader
+        self._names = [PurePath(str(file)).name for file in reader.files]
         self._num_workers = check_int("ReadRows", "num_workers", num_workers, minimum=0)
         self._capacity = self._num_workers * check_int("ReadRows", "prefetch_factor", prefetch_factor, minimum=1)
         self._raw: Iterator[Any] = iter(())
@@ -91,7 +94,7 @@ class ReadRows(BufferedNode[RowBlock]):
     def _state(self) -> State:
         at = self._at
         return {
-            "digest": self.reader.digest,
+            "digest": self._digest_at(at),
             "num_files": len(self.reader.files),
             "position": None if at is None else at.to_dict(),
             "file": None if at is None else self._file_name(at.file),
@@ -105,10 +108,11 @@ class ReadRows(BufferedNode[RowBlock]):
         position = None
         if state.get("position") is not None:
             position = FilePosition.from_dict(state_in(self.name, state, "position"))
-        if state.get("digest") == self.reader.digest:
+        digest = self._digest_at(position)
+        if state.get("digest") == digest:
             return position
         now = len(self.reader.files)
-        differences = [f"digest {state.get('digest')!r}, now {self.reader.digest!r}"]
+        differences = [f"digest {state.get('digest')!r}, now {digest!r}"]
         if state.get("num_files") != now:
             differences.insert(0, f"{state.get('num_files')!r} files, now {now}")
         if position is not None and self._file_name(position.file) != state.get("file"):
@@ -116,10 +120,20 @@ class ReadRows(BufferedNode[RowBlock]):
             differences.insert(0, f"file {position.file} was {state.get('file')!r}, now {here!r}")
         raise ValueError(f"ReadRows: the state is of other files: {'; '.join(differences)}")
 
+    def _digest_at(self, at: FilePosition | None) -> str:
+        """The digest of the reader's files; of those begun, where they grow."""
+        digest_at = getattr(self.reader, "digest_at", None)
+        return self.reader.digest if digest_at is None else str(digest_at(at))
+
+    def _interrupt(self) -> None:
+        super()._interrupt()
+        interrupt = getattr(self.reader, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
+
     def _file_name(self, file: int) -> str | None:
         """Last part of a file's name: a data set may be moved as a whole."""
-        files = self.reader.files
-        return PurePath(str(files[file])).name if file < len(files) else None
+        return self._names[file] if file < len(self._names) else None
 
     def _close(self) -> None:
         if self._stop_run():
@@ -143,4 +157,7 @@ class _RawBlocks:
         self._blocks = blocks
 
     def __call__(self) -> tuple[Any, None]:
-        return next(self._blocks), None
+        try:
+            return next(self._blocks), None
+        except ReadInterruptedError as error:
+            raise NodeClosedError(f"ReadRows was closed or reset while it waited for a file: {error}") from None

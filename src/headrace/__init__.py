@@ -7,6 +7,7 @@ are here too, for those who compose a loader of their own.
 from headrace._version import __version__
 from headrace.embed.checkpoint import SavedRun, load_run, save_run
 from headrace.embed.clipping import clip_grad_norm_
+from headrace.embed.dense_gradients import average_gradients
 from headrace.embed.initializer import Constant, Normal, Uniform
 from headrace.embed.row_database import RowDatabase
 from headrace.embed.run_folder import CheckpointError
@@ -14,6 +15,7 @@ from headrace.embed.stage import EmbeddingStage
 from headrace.embed.table_file import export_table, import_rows, import_table
 from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
+from headrace.formats.arrow_store import ArrowStore
 from headrace.formats.avazu import avazu_schema
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
@@ -27,20 +29,33 @@ from headrace.formats.errors import (
     ColumnMismatchError,
     CorruptShardError,
     ManifestError,
+    StoreReadError,
 )
 from headrace.formats.generate.generate import generate
+from headrace.formats.growing import GrowingFolder
+from headrace.formats.history_store import HistoryStore
+from headrace.formats.joined_reader import HistoryJoin, Join, JoinedFiles
 from headrace.formats.manifest import read_manifest
+from headrace.formats.range_fetcher import FetchOptions
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Dense, Label, Schema, SchemaError, Sparse, Table
+from headrace.formats.side_table import SideTable
 from headrace.formats.taobao import taobao_schema
+from headrace.formats.tar_reader import TarFiles
 from headrace.indexer.dit import DIT
+from headrace.indexer.exchange.communicator import Communicator, connect
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
+from headrace.ingest.adapters.pipelines import from_datapipe, from_webdataset
+from headrace.ingest.adapters.rows_from import RowsFrom
+from headrace.ingest.arrow_transforms import chain, keep_rows, over_arrow
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
 from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.frequency import FrequencyThreshold
+from headrace.ingest.hot_split import SplitBatch
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index
 from headrace.ingest.nodes.map_rows import Map
@@ -58,6 +73,7 @@ __all__ = [
     "ABSENT",
     "ArrayFiles",
     "ArrowFiles",
+    "ArrowStore",
     "BadRecordError",
     "BadRecordLimitError",
     "BadRecords",
@@ -67,6 +83,7 @@ __all__ = [
     "CapacityError",
     "CheckpointError",
     "ColumnMismatchError",
+    "Communicator",
     "Constant",
     "CorruptShardError",
     "CriteoFiles",
@@ -75,9 +92,16 @@ __all__ = [
     "DelimitedFiles",
     "Dense",
     "EmbeddingStage",
+    "FetchOptions",
+    "FrequencyThreshold",
+    "GrowingFolder",
+    "HistoryJoin",
+    "HistoryStore",
     "IdColumn",
     "Index",
     "IndexTable",
+    "Join",
+    "JoinedFiles",
     "Label",
     "ManifestError",
     "Map",
@@ -92,15 +116,20 @@ __all__ = [
     "ReadRows",
     "RowBlock",
     "RowDatabase",
+    "RowsFrom",
     "SavedRun",
     "Schema",
     "SchemaError",
     "Shuffle",
+    "SideTable",
     "Source",
     "SourceRange",
     "Sparse",
+    "SplitBatch",
     "StepPlan",
+    "StoreReadError",
     "Table",
+    "TarFiles",
     "TextField",
     "TextFormat",
     "ToBatch",
@@ -108,14 +137,21 @@ __all__ = [
     "WindowPlanner",
     "__version__",
     "avazu_schema",
+    "average_gradients",
+    "chain",
     "clip_grad_norm_",
+    "connect",
     "criteo_schema",
     "export_table",
+    "from_datapipe",
+    "from_webdataset",
     "generate",
     "import_rows",
     "import_table",
+    "keep_rows",
     "load_run",
     "open_dataset",
+    "over_arrow",
     "read_manifest",
     "save_run",
     "taobao_schema",

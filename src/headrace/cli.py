@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import resource
 import sys
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from headrace._version import __version__
 from headrace.cli_bench import bench
 from headrace.cli_convert import convert
-from headrace.cli_dataset import dataset_options, one_or_all
 from headrace.cli_embed import bench_embed_command
 from headrace.cli_lint import lint
 from headrace.cli_plan import bench_plan_command, plan_command
-from headrace.cli_report import HotRows, json_option, write_report
+from headrace.cli_read import bench_decode_command, bench_loader_command
+from headrace.cli_replay import replay
+from headrace.cli_report import json_option, write_report
 from headrace.cli_stats import stats_command
-from headrace.formats.datasets import dataset_split, open_dataset
 from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
-from headrace.formats.schema import Schema
-from headrace.formats.splits import Convention, Split
-from headrace.ingest.data_loader import DataLoader
 
 
 class _Group(click.Group):
@@ -62,53 +58,9 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
     write_report(dataclasses.asdict(report), json_path)
 
 
-@main.command("replay")
-@dataset_options
-@click.option("--split", type=click.Choice(get_args(Split)), help="Of Criteo: this standard split only.")
-@click.option("--convention", type=click.Choice(get_args(Convention)), help="Which halves are test and validation.")
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
-@click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
-@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
-@click.option(
-    "--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
-)
-@click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--shuffle", is_flag=True, help="Permute rows within windows.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the shuffle.")
-@click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
-@click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
-@click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
-@json_option
-def replay(
-    data: tuple[str, ...],
-    dataset: str,
-    schema: Schema | None,
-    split: Split | None,
-    convention: Convention | None,
-    dim: int,
-    epochs: int,
-    labels: bool,
-    bad_records: str,
-    json_path: str | None,
-    **options: Any,
-) -> None:
-    """Run the loader over the files of a dataset (paths, globs or folders), without a model."""
-    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels, bad_records=bad_records)
-    if split is not None:
-        reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
-    with DataLoader(reader, schema=reader.schema, **options) as loader:
-        for _ in range(epochs):
-            for _batch in loader:
-                pass
-        stats = loader.stats()
-    stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    write_report(stats, json_path)
-
-
-for _command in (bench_embed_command, bench_plan_command):
+for _command in (bench_decode_command, bench_embed_command, bench_loader_command, bench_plan_command):
     bench.add_command(_command)
-for _command in (bench, convert, lint, plan_command, stats_command):
+for _command in (bench, convert, lint, plan_command, replay, stats_command):
     main.add_command(_command)
 
 

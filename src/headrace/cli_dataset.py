@@ -15,13 +15,22 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def dataset_options(command: _F) -> _F:
     """``data`` (paths, globs or folders), ``dataset``, ``schema`` (a Schema or None) and ``labels``."""
+    return _options(command, required=True)
+
+
+def optional_dataset_options(command: _F) -> _F:
+    """The same, where a command can do without data."""
+    return _options(command, required=False)
+
+
+def _options(command: _F, *, required: bool) -> _F:
     for option in (
         click.option("--labels/--no-labels", default=True, help="Whether the files have a label column."),
         click.option(
             "--schema", metavar="FILE", callback=_read_schema, help="YAML schema, instead of the dataset's own."
         ),
         click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True),
-        click.argument("data", nargs=-1, required=True),
+        click.argument("data", nargs=-1, required=required),
     ):
         command = option(command)
     return command

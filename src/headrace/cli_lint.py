@@ -28,8 +28,10 @@ def lint(
     json_path: str | None,
 ) -> None:
     """Check files against a schema: lists every bad record; exit code 1 when there is any, or a damaged file."""
-    files = open_dataset(dataset, one_or_all(data), schema=schema, labels=labels).files
-    readers = (open_dataset(dataset, [file], schema=schema, labels=labels) for file in files)
+    whole = open_dataset(dataset, one_or_all(data), schema=schema, labels=labels)
+    readers = (
+        open_dataset(dataset, [file], schema=schema, labels=labels, filesystem=whole.store) for file in whole.files
+    )
     report = lint_files(readers, max_problems=max_problems)
     if json_path != "-":
         for problem in report.problems:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import random, sys
+import io, random, sys, tarfile
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,16 @@ def write(form, path):
     elif form in ("file", "stream"):
         with {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[form](path, table.schema) as writer:
             writer.write_table(table, max_chunksize=30)
+    elif form == "tar":
+        with tarfile.open(path, "w") as tar:
+            for i in range(4):
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, table.schema) as writer:
+                    writer.write_table(table.slice(25 * i, 25))
+                data = sink.getvalue().to_pybytes()
+                member = tarfile.TarInfo(f"part-{i}.arrow")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
     else:
         {"stored": np.savez, "packed": np.savez_compressed}[form](path, **arrays)
 
@@ -51,6 +61,8 @@ def damaged(whole, rng):
 def read(path):
     if path.suffix == ".npz":
         reader = open_dataset("criteo-dlrm-npz", path, bad_records="skip")
+    elif path.name.startswith("tar"):
+        reader = open_dataset("tar", path, schema=schema, bad_records="skip")
     else:
         reader = open_dataset("parquet", path, schema=schema, bad_records="skip")
     return sum(reader.settle(reader.decode(block)).num_rows for block in reader.raw_blocks())
@@ -70,7 +82,7 @@ for form in sys.argv[4:]:
     print(form, errors, rows)
 """
 
-FORMS = ["parquet", "file", "stream", "stored", "packed"]
+FORMS = ["parquet", "file", "stream", "tar", "stored", "packed"]
 
 
 def read_damaged(folder: Path, repository: Path, *, seed: int, count: int) -> None:

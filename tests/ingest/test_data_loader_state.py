@@ -35,6 +35,55 @@ def test_state_after_every_k_continues_with_the_same_rows(data, schema, shuffle)
             assert rest == following  # the epoch after it is whole; so is the one behind a state of the very end
 
 
+def test_a_state_of_an_epochs_end_can_give_that_end_first(data, schema):
+    with loader_of(data, schema) as loader:
+        whole = [digest(batch, without=PLACES) for batch in loader]
+        before, at_end = None, None
+    with loader_of(data, schema) as loader:
+        for number, _ in enumerate(loader, start=1):
+            before, at_end = at_end, loader.state_dict()
+            if number == len(whole):
+                break  # the end itself was not met
+    for state, rest in ((before, 1), (at_end, 0)):
+        with loader_of(data, schema) as loader:
+            loader.load_state_dict(state, next_epoch=False)
+            assert len(list(loader)) == rest
+            assert len(list(loader)) == len(whole)
+            assert loader.epoch == 2
+
+
+def test_sums_go_on_with_the_state(data, schema):
+    times = ("trainer_wait_s", "trainer_wait_share", "rows_per_s")
+    with loader_of(data, schema, hot_rows=0) as loader:
+        for _ in range(2):
+            list(loader)
+        expected = loader.stats()
+    state = totals = snapshot = None
+    for _ in range(40):  # a loader for each three batches
+        reader = headrace.CriteoFiles(data, schema, block_bytes=2000)  # a state stands between two of many blocks
+        with loader_of(reader, schema, hot_rows=0, num_workers=1) as loader:
+            if state is not None:
+                loader.index.restore(snapshot)
+                loader.load_state_dict(state)
+                loader.restore_totals(totals)
+            for number, _ in enumerate(loader, start=1):
+                if number == 3:
+                    break
+            state, totals = json.loads(json.dumps([loader.state_dict(), loader.totals()]))
+            loader.load_state_dict(state)
+            snapshot = loader.index.snapshot()
+            found = loader.stats()
+        if state["epoch"] == 1 and state["batches"] == 16:
+            break
+    for name in ("rows", "batches", "ids", "unique_share", "index_rows"):
+        assert found[name] == expected[name], name
+    assert totals["rows_in"] == expected["rows_in"]
+    assert totals["span_s"] > 0
+    assert set(times) < set(found)
+    with loader_of(data, schema) as loader, pytest.raises(ValueError, match="not the sums of a loader"):
+        loader.restore_totals({"rows": 1})
+
+
 RESUME = """
     import json, sys
     import headrace

@@ -147,3 +147,42 @@ def test_stats_of_the_slow_side() -> None:
     assert stats.items == 20
     assert stats.wait_out_s > 0.03  # the trainer was the slow side
     assert stats.queue_depth <= 3
+
+
+def test_ready_says_whether_next_would_wait() -> None:
+    source = BlockingSource([1, 2, 3], at=2)
+    with Prefetch(source, prefetch_factor=1) as node:
+        assert node.ready(0.01)  # nothing was asked for yet: next() starts the work
+        for expected in (1, 2):
+            assert next(node) == expected
+            if expected == 1:
+                assert node.ready(60)
+                assert node.ready(0.001)  # asking takes nothing
+        began = time.monotonic()
+        assert not node.ready(0.05)
+        assert time.monotonic() - began >= 0.05
+        source.open()
+        assert node.ready(60)
+        assert next(node) == 3
+        assert node.ready(60)  # the end is something, too
+        with pytest.raises(StopIteration):
+            next(node)
+
+
+def test_ready_is_woken_by_close() -> None:
+    node = Prefetch(BlockingSource([1, 2], at=1))
+    next(node)
+    threading.Timer(0.1, node.close).start()
+    began = time.monotonic()
+    assert node.ready(100)  # next() would raise at once
+    assert time.monotonic() - began < 60
+    with pytest.raises(NodeClosedError):
+        next(node)
+
+
+def test_ready_for_an_error() -> None:
+    with Prefetch(FaultySource([1, 2], at=1, error=TwoPartError("a", "b"))) as node:
+        next(node)
+        assert node.ready(60)
+        with pytest.raises(TwoPartError):
+            next(node)

@@ -4,6 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.growing import GrowingFolder
+from headrace.formats.schema import Schema, Sparse
 from headrace.ingest.engine.conformance import check_node, equal_blocks
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.nodes.batch_rows import BatchRows
@@ -179,3 +182,16 @@ def test_any_sequence_of_resumes_reads_each_row_once(files, block_lines: int, nu
     assert places == expected
     assert rows_in == sum(map(len, files))
     assert rows_in == len(places) + rows_skipped
+
+
+@every_worker_count
+def test_a_growing_folder_conforms(tmp_path, num_workers: int) -> None:
+    for n in range(4):
+        (tmp_path / f"f_{n}").write_bytes(b"%x\n" % n * 5)
+    (tmp_path / "_END").touch()
+
+    def make() -> ReadRows:
+        folder = GrowingFolder(path=tmp_path, poll_s=0.01)
+        return ReadRows(CriteoFiles(folder, Schema(sparse=(Sparse(name="a"),)), block_bytes=4), num_workers=num_workers)
+
+    check_node(make, equal=lambda a, b: a.data.equals(b.data))

@@ -1,0 +1,252 @@
+"""Behaviour logs sorted on disk, and the histories looked up in them, against plain Python."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.formats import history_build
+from headrace.formats.errors import BadRecordError, ManifestError
+from headrace.formats.histories import LOGS
+from headrace.formats.history_build import build_history
+from headrace.formats.history_runs import LogRows, merge_runs
+from headrace.formats.history_store import HistoryStore
+
+LOG = LOGS["taobao-behavior-log"]
+HEADER = "user,time_stamp,btag,cate,brand\n"
+WORDS = {"pv": 0, "cart": 1, "fav": 2, "buy": 3}
+Row = tuple[int, int, str, int, int | None]
+
+
+def log_text(rows: list[Row]) -> bytes:
+    lines = [f"{u},{t},{b},{c},{'NULL' if br is None else br}\n" for u, t, b, c, br in rows]
+    return (HEADER + "".join(lines)).encode()
+
+
+def build(path: Path, out: Path, **options: Any) -> Any:
+    block_bytes = options.pop("block_bytes", 64)
+    reader = LOG.open(path, block_bytes=block_bytes, bad_records=options.pop("bad_records", "raise"))
+    return build_history(reader, out, key=LOG.key, time_column=LOG.time, **options)
+
+
+def contents(folder: Path) -> list[tuple[int, int, int, int, int | None]]:
+    store = HistoryStore(folder, verify="full")
+    rows = np.arange(store.num_rows)
+    users = np.repeat(store._keys, np.diff(store._offsets)).tolist()
+    columns = []
+    for name in ("btag", "cate", "brand"):
+        ids, missing = store.values(name, rows)
+        gone = np.zeros(len(rows), bool) if missing is None else missing
+        columns.append([None if m else i for i, m in zip(ids.tolist(), gone.tolist(), strict=True)])
+    return list(zip(users, store.times(rows).tolist(), *columns, strict=True))
+
+
+def expected(rows: list[Row]) -> list[tuple[int, int, int, int, int | None]]:
+    return [(u, t, WORDS[b], c, br) for u, t, b, c, br in sorted(rows, key=lambda r: (r[0], r[1]))]  # stable
+
+
+ROWS = st.tuples(
+    st.integers(0, 3) | st.integers(0, 2**64 - 1),
+    st.integers(-2, 3) | st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from(list(WORDS)),
+    st.integers(0, 2**33),
+    st.none() | st.integers(0, 9),
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(ROWS, max_size=40), st.integers(1, 12), st.integers(1, 3))
+def test_a_log_is_sorted_stably_whatever_the_runs(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], run_rows: int, threads: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    (folder / "log.csv").write_bytes(log_text(rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history_build, "rows_at_a_time", lambda runs: 3)
+        report = build(folder / "log.csv", folder / "out", run_rows=run_rows, threads=threads)
+    assert (report.rows_in, report.rows_out, report.rows_skipped) == (len(rows), len(rows), 0)
+    assert contents(folder / "out") == expected(rows)
+    assert not (folder / "out" / ".runs").exists()
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=12), max_size=5), st.integers(1, 4))
+def test_a_merge_takes_equal_rows_in_the_order_of_the_runs(runs: list[list[tuple[int, int]]], rows: int) -> None:
+    number, opened, everything = 0, [], []
+    for run in runs:
+        numbered = [(*pair, number + i) for i, pair in enumerate(run)]
+        number += len(run)
+        everything += numbered
+        u, t, n = (np.array([r[k] for r in numbered], d) for k, d in ((0, np.uint64), (1, np.int64), (2, np.uint64)))
+        opened.append(LogRows(u, t, (n,), (np.zeros(len(n), bool),)).sorted())
+    merged = list(merge_runs(opened, rows=rows))
+    found = [r for b in merged for r in zip(*(a.tolist() for a in (b.keys, b.times, b.values[0])), strict=True)]
+    assert found == sorted(everything)
+    assert all(len(b) <= rows * len(runs) for b in merged)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(ROWS, max_size=40),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 4)), max_size=20),
+    st.integers(1, 5),
+)
+def test_histories_are_what_came_before(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], samples: list[tuple[int, int]], most: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    (folder / "log.csv").write_bytes(log_text(rows))
+    build(folder / "log.csv", folder / "out", run_rows=7)
+    store = HistoryStore(folder / "out")
+    users, times = (np.array([s[k] for s in samples], d) for k, d in ((0, np.uint64), (1, np.int64)))
+    found = store.before(users, times, most)
+    ids, _ = store.values("cate", found.rows)
+    ends = np.cumsum(found.lengths).tolist()
+    assert [ids.tolist()[a:b] for a, b in pairwise([0, *ends])] == [
+        [r[3] for r in expected(rows) if r[0] == user and r[1] < time][-most:] for user, time in samples
+    ]
+
+
+def literal_log(tmp_path: Path) -> Path:
+    path = tmp_path / "behavior_log.csv"
+    path.write_text(
+        HEADER + "558157,1493741625,pv,6250,91286\n558157,1493741626,pv,6250,91286\n"
+        "728690,1493776998,pv,11800,62353\n558157,1493741624,buy,6250,NULL\n728690,1493776998,cart,4520,7\n"
+    )
+    return path
+
+
+def test_literal_rows(tmp_path: Path) -> None:
+    report = build(literal_log(tmp_path), tmp_path / "out")
+    assert report.rows_out == 5
+    assert contents(tmp_path / "out") == [
+        (558157, 1493741624, 3, 6250, None),
+        (558157, 1493741625, 0, 6250, 91286),
+        (558157, 1493741626, 0, 6250, 91286),
+        (728690, 1493776998, 0, 11800, 62353),
+        (728690, 1493776998, 1, 4520, 7),
+    ]
+    assert np.load(tmp_path / "out" / "value-brand.npy").dtype == np.uint32
+
+
+def random_rows(number: int) -> list[Row]:
+    draw = random.Random(5)
+    return [
+        (draw.randrange(20), draw.randrange(1000), draw.choice(list(WORDS)), draw.randrange(50), None)
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize("fails_at", ["run-0", "run-2.json", "value-cate.npy", "manifest.json"])
+def test_a_run_that_was_killed_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
+    rows = random_rows(300)
+    (tmp_path / "log.csv").write_bytes(log_text(rows))
+    read: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    def refuse(name: str, real: Any) -> Any:
+        def call(target: Any, *arguments: Any, **options: Any) -> Any:
+            if Path(target).name == name or (name == "manifest.json" and real.__name__ == "write_manifest"):
+                raise Killed
+            return real(target, *arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("write_run", "write_atomic", "_ArrayWriter", "write_manifest"):
+            patch.setattr(history_build, name, refuse(fails_at, getattr(history_build, name)))
+        with pytest.raises(Killed):
+            build(tmp_path / "log.csv", tmp_path / "out", run_rows=50)
+    with pytest.raises(ManifestError, match="is no sorted log"):
+        HistoryStore(tmp_path / "out")
+    real_rows = history_build._Log.rows
+    monkeypatch.setattr(history_build._Log, "rows", lambda self, block: read.append(1) or real_rows(self, block))
+    report = build(tmp_path / "log.csv", tmp_path / "out", run_rows=50)
+    assert (report.rows_in, report.rows_out) == (300, 300)
+    assert contents(tmp_path / "out") == expected(rows)
+    assert bool(read) == (fails_at in ("run-0", "run-2.json"))  # the others had read everything
+    again = build(tmp_path / "log.csv", tmp_path / "out", run_rows=50)
+    assert again.rows_out == 300
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path = literal_log(tmp_path)
+    build(path, tmp_path / "out")
+    path.write_text(HEADER + "1,2,pv,3,4\n")
+    with pytest.raises(FileExistsError, match="holds the sorted log of other sources"):
+        build(path, tmp_path / "out")
+    assert build(path, tmp_path / "out", overwrite=True).rows_out == 1
+    assert contents(tmp_path / "out") == [(1, 2, 0, 3, 4)]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").touch()
+    with pytest.raises(FileExistsError, match=r"holds 'mine\.txt'"):
+        build(path, tmp_path / "other", overwrite=True)
+    path.write_text(HEADER + "1,,pv,3,4\n2,1,ipv,3,4\n3,4,buy,1,2\n")
+    with pytest.raises(BadRecordError, match=r"log\.csv.*line 2.*time_stamp"):
+        build(path, tmp_path / "bad")
+    report = build(path, tmp_path / "bad", bad_records="skip", overwrite=True)
+    assert (report.rows_in, report.rows_out, report.rows_skipped) == (3, 1, 2)
+    data = bytearray((tmp_path / "bad" / "times.npy").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "bad" / "times.npy").write_bytes(bytes(data))
+    with pytest.raises(ManifestError, match=r"times\.npy"):
+        HistoryStore(tmp_path / "bad", verify="full")
+    (tmp_path / "bad" / "times.npy").unlink()
+    with pytest.raises(ManifestError, match=r"times\.npy is missing"):
+        HistoryStore(tmp_path / "bad")
+
+
+def test_real_user_behaviour(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "taobao_userbehavior" / "fattydelivery_UserBehavior.csv"
+    log = LOGS["taobao-userbehavior"]
+    build_history(log.open(path), tmp_path / "h", key=log.key, time_column=log.time, run_rows=1000)
+    store = HistoryStore(tmp_path / "h")
+    texts = [line.split(",") for line in path.read_text().splitlines()]
+    ordered = sorted(((int(t[0]), int(t[4]), int(t[1])) for t in texts), key=lambda r: r[:2])
+    assert store.num_rows == 4321
+    assert store.values("item", np.arange(4321))[0].tolist() == [r[2] for r in ordered]
+    users, times = np.array([1, 1], np.uint64), np.array([1511561733, 2**62])
+    found = store.before(users, times, 10_000)
+    assert found.lengths.tolist() == [sum(r[:2] < (1, 1511561733) for r in ordered), sum(r[0] == 1 for r in ordered)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_twenty_kills_at_random_places(repository: Path, tmp_path: Path) -> None:
+    rows = random_rows(60_000)
+    (tmp_path / "behavior_log.csv").write_bytes(log_text(rows))
+    arguments = [
+        sys.executable, "-m", "headrace", "convert", str(tmp_path / "behavior_log.csv"), "--dataset",
+        "taobao-behavior-log", "--history", "--run-rows", "3000", "--out",
+    ]  # fmt: skip
+    subprocess.run([*arguments, str(tmp_path / "whole")], cwd=repository, check=True, timeout=300)
+    draw = random.Random(1)
+    killed = 0
+    while killed < 20:
+        out = tmp_path / f"broken-{killed}"
+        for _ in range(30):  # kills until it is through
+            process = subprocess.Popen([*arguments, str(out)], cwd=repository, stdout=subprocess.DEVNULL)
+            try:
+                process.wait(timeout=draw.uniform(0.3, 3.0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                killed += 1
+            if process.wait(timeout=60) == 0:
+                break
+        else:
+            subprocess.run([*arguments, str(out)], cwd=repository, check=True, timeout=300)
+        names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+        assert sorted(path.name for path in out.iterdir()) == names
+        for name in names:
+            assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
