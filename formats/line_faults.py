@@ -83,6 +83,8 @@ def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
         return _UTF16_HINT
     if hint := layout.column_count_hint(bad.found):
         return hint
+    if b"\0" in line:
+        return "zero bytes: no text file; tar shards are --dataset tar, other forms have names of their own"
     if b"\r" in line.rstrip(b"\r"):
         return "a carriage return without line feed does not end a line"
     for separator, name in _SEPARATORS.items():
