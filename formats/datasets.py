@@ -140,8 +140,8 @@ def dataset_split(
     if name == "criteo-terabyte":
         if convention is None:
             raise ValueError(
-                "DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which, by convention= or "
-                "--convention: dlrm-v1 or torchrec"
+                "DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention (convention=, "
+                "--convention) it is, dlrm-v1 or torchrec"
             )
         return terabyte_split(split, rows=rows_per_file or TERABYTE_ROWS, convention=convention)
     raise ValueError(f"dataset {name!r} has no standard split by row counts")

@@ -42,8 +42,10 @@ def bench_embed(
         stream_batches(stream, batches * batch_size * mean_ids, batch_size), batches, batch_size * mean_ids
     )
     lengths = [_lengths(batch_size, mean_ids, len(stream.preset.sparse), seed + i) for i in range(batches)]
-    schemas = [_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS]
-    made = [_indexed(schema, columns, lengths, batch_size) for schema in schemas]
+    schemas = [
+        bench_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS
+    ]
+    made = [indexed_batches(schema, columns, lengths, batch_size) for schema in schemas]
     report = measure(schemas, made, threads=threads, rounds=rounds, peers=peers)
     return {"preset": preset, "batch_size": batch_size, "mean_ids": mean_ids, **report}
 
@@ -60,7 +62,7 @@ def cut_batches(pieces: Sequence[Sequence[IdColumn]], batches: int, ids: int) ->
     return batched
 
 
-def _schema(names: list[str], dim: int, optimizer: OptimizerName, *, multi_hot: bool) -> Schema:
+def bench_schema(names: list[str], dim: int, optimizer: OptimizerName, *, multi_hot: bool) -> Schema:
     return Schema(
         sparse=tuple(Sparse(name=name, multi_hot=multi_hot) for name in names),
         tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in names),
@@ -82,7 +84,7 @@ def _one_length(rng: np.random.Generator, batch_size: int, mean_ids: int) -> I32
     return rng.permutation(both).astype(np.int32)
 
 
-def _indexed(
+def indexed_batches(
     schema: Schema, columns: list[list[IdColumn]], lengths: list[list[I32 | None]], batch_size: int
 ) -> list[Batch]:
     with DIT(index_tables(schema)) as index:

@@ -62,7 +62,8 @@ class ReplayState:
                 found = meta["parameters"]
                 names = sorted(k for k in {*found, *self.parameters} if found.get(k) != self.parameters.get(k))
                 raise CheckpointError(
-                    f"{folder}: the state is of a replay with other {', '.join(names)}: give the options that it began with, or another folder"
+                    f"{folder}: the state is of a replay with other {', '.join(names)}: give the options that it "
+                    "began with, or another folder"
                 )
             loader.index.read_snapshot(folder / INDEX_FILE)
             return meta
