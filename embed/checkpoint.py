@@ -108,12 +108,12 @@ class SavedRun:
 
     path: Path
     step: int
-    loader_state: dict[str, Any]
+    loader_state: dict[str, Any] = field(repr=False)
     extra: dict[str, Any]
-    schema: Schema
-    stage_options: dict[str, Any]
-    dense: dict[str, torch.Tensor]
-    dense_optimizer: dict[str, Any] | None
+    schema: Schema = field(repr=False)
+    stage_options: dict[str, Any] = field(repr=False)
+    dense: dict[str, torch.Tensor] = field(repr=False)
+    dense_optimizer: dict[str, Any] | None = field(repr=False)
     fingerprint: str = field(repr=False)
 
     @property

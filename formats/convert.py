@@ -23,7 +23,7 @@ from headrace.formats.atomic_file import sync_folder
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.convert_folder import TOOL, ConversionFolder, FileReport
-from headrace.formats.datasets import DATASETS
+from headrace.formats.datasets import DATASETS, default_schema
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
 from headrace.formats.generate.output_folder import sole_writer
@@ -103,7 +103,9 @@ def convert(
         raise ValueError(f"compression={compression!r} is not one of {', '.join(compressions)}")
     check_integer("row_group_rows", row_group_rows, 1, 1 << 26)
     check_integer("threads", threads, 1, 256)
-    schema = DATASETS[dataset].schema(labels=labels) if schema is None else schema
+    if schema is None:
+        paths = paths if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
+        schema = default_schema(dataset, paths, labels=labels, filesystem=filesystem, **options)
     policy = BadRecords.of(bad_records)
 
     def open_reader(source: str) -> FileReader[Any]:

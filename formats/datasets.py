@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import AVAZU, avazu_schema
 from headrace.formats.bad_records import BadRecords
+from headrace.formats.converted_schema import converted_schema
 from headrace.formats.criteo import CRITEO_CSV, criteo_schema
 from headrace.formats.criteo_arrays import (
     DCNV2_BIN,
@@ -27,6 +29,7 @@ from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.delimited_reader import DelimitedFiles
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.histories import LOGS
 from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema
@@ -99,7 +102,7 @@ _ALL: tuple[Dataset, ...] = (
     ),
     Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
     Dataset("ali-ccp-raw", "sample_skeleton_X.csv, with common_features_X.csv beside", ali_ccp_raw_schema, ali_ccp_raw),
-    Dataset("parquet", "Parquet or Arrow IPC; Criteo columns unless a schema is given", criteo_schema, ArrowFiles),
+    Dataset("parquet", "Parquet or Arrow IPC; the schema of the conversion, else Criteo's", criteo_schema, ArrowFiles),
     Dataset("tar", "tar shards of Arrow record batches, the same", criteo_schema, TarFiles),
 )
 
@@ -118,6 +121,10 @@ _ALL += tuple(
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
+_CONVERTED = ("parquet", "tar")
+"""What ``headrace convert`` writes."""
+
+
 def dataset_split(
     name: str, split: Split, *, convention: Convention | None, rows_per_file: Sequence[int] | None
 ) -> tuple[SourceRange, ...]:
@@ -132,7 +139,10 @@ def dataset_split(
         return over_files(ranges, rows_per_file)
     if name == "criteo-terabyte":
         if convention is None:
-            raise ValueError("DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention")
+            raise ValueError(
+                "DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention (convention=, "
+                "--convention) it is, dlrm-v1 or torchrec"
+            )
         return terabyte_split(split, rows=rows_per_file or TERABYTE_ROWS, convention=convention)
     raise ValueError(f"dataset {name!r} has no standard split by row counts")
 
@@ -149,11 +159,23 @@ def open_dataset(
 ) -> FileReader[Any]:
     """A reader of the dataset's files, to be given to a DataLoader together with its ``schema``.
 
-    Without `schema` it is the dataset's own, with tables of `dim` values a row; `labels` says whether the files have
+    Without `schema` it is the dataset's own (for "parquet" and "tar" that of the conversion, if a ``manifest.json`` of
+    ``headrace convert`` lies beside the files), with tables of `dim` values a row; `labels` says whether the files have
     the label. `options` are those of the format's reader. ValueError for a name that is not in :data:`DATASETS`.
     """
     if name not in DATASETS:
         raise ValueError(f"dataset {name!r} is unknown; known: {', '.join(DATASETS)}")
-    dataset = DATASETS[name]
-    schema = dataset.schema(dim=dim, labels=labels) if schema is None else schema
-    return dataset.reader(paths, schema, bad_records=bad_records, **options)
+    if schema is None:
+        paths = paths if isinstance(paths, (str, bytes, os.PathLike, GrowingFolder)) else list(paths)
+        schema = default_schema(name, paths, dim=dim, labels=labels, **options)
+    return DATASETS[name].reader(paths, schema, bad_records=bad_records, **options)
+
+
+def default_schema(
+    name: str, paths: PathLike | Iterable[PathLike] | GrowingFolder, *, dim: int = 16, labels: bool, **options: Any
+) -> Schema:
+    """The schema of a dataset's files where none is given; `options` are those of the reader. `paths` is read twice."""
+    schema = None
+    if name in _CONVERTED and not isinstance(paths, GrowingFolder) and "allow_commands" not in options:
+        schema = converted_schema(paths, dim=dim, labels=labels, filesystem=options.get("filesystem"))
+    return DATASETS[name].schema(dim=dim, labels=labels) if schema is None else schema

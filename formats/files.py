@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.formats.quarantine import is_quarantine
 
@@ -38,7 +38,8 @@ def list_files(paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     for path in given:
         name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
         if not isinstance(name, str):
-            raise TypeError(f"a path is a str or a pathlib.Path, got {name!r} ({type(name).__name__})")
+            hint = "; rows of another pipeline come in by RowsFrom(source, schema)" if isinstance(name, Mapping) else ""
+            raise TypeError(f"a path is a str or a pathlib.Path, got {name!r:.200} ({type(name).__name__}){hint}")
         found += _expand(name)
     if not found:
         raise FileNotFoundError("no files: an empty list was given")

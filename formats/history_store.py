@@ -53,7 +53,7 @@ class HistoryStore:
         self.folder = Path(os.path.abspath(folder))
         manifest = read_manifest(self.folder) if self.folder.is_dir() else None
         if manifest is None or manifest.parameters.get("tool") != TOOL:
-            raise ManifestError(str(self.folder), f"is no sorted log; make one with {TOOL}")
+            raise ManifestError(str(self.folder), f"is no sorted log; make one with {TOOL} --out {self.folder}")
         for name, entry in manifest.files.items():
             if not (self.folder / name).is_file():
                 raise ManifestError(str(self.folder), f"{name} is missing")

@@ -18,6 +18,12 @@ _SEPARATORS = {
     "^": "carets",
     "\x01": "control-A bytes",
 }
+_BINARY_MARKS = {
+    b"PAR1": 'Parquet: open_dataset("parquet", ...) or --dataset parquet reads it',
+    b"ARROW1": 'Arrow: open_dataset("parquet", ...) or --dataset parquet reads it',
+    b"PK\x03\x04": "a zip archive or .npz arrays: unpack it, or name its dataset (open_dataset, --dataset)",
+    b"\x93NUMPY": "a NumPy array: name its dataset (open_dataset, --dataset)",
+}
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _UTF16_HINT = "this looks like UTF-16; convert it to UTF-8"
 
@@ -70,21 +76,30 @@ def describe(
 
 def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
     expected = layout.num_columns
+    for mark, name in _BINARY_MARKS.items():
+        if line.startswith(mark):
+            return f"this is {name}"
     if line.startswith(_UTF16_MARKS):
         return _UTF16_HINT
     if hint := layout.column_count_hint(bad.found):
         return hint
+    if b"\0" in line:
+        return "zero bytes: no text file; tar shards are --dataset tar, other forms have names of their own"
     if b"\r" in line.rstrip(b"\r"):
         return "a carriage return without line feed does not end a line"
     for separator, name in _SEPARATORS.items():
-        if (
-            separator != layout.separator
-            and bad.found == 1
-            and line.count(separator.encode()) >= max(1, (expected - 1) // 2)
-        ):
+        if separator != layout.separator and bad.found == 1 and line.count(separator.encode()) >= _enough(expected):
             own = _SEPARATORS.get(layout.separator, repr(layout.separator))
-            return f"the columns look separated by {name} ({separator!r}); this format has {own}"
+            return (
+                f"the columns look separated by {name} ({separator!r}); this format has {own}: "
+                "open_dataset(NAME, ...) and --dataset NAME read other formats"
+            )
     return f"columns are separated by {_SEPARATORS.get(layout.separator, repr(layout.separator))}, and never quoted"
+
+
+def _enough(columns: int) -> int:
+    """Separators in a line that tell another text format: those of half its columns, and of a narrow one's, too."""
+    return max(1, min(4, (columns - 1) // 2))
 
 
 def _field_hint(offending: bytes, reason: Reason, bad: BadLine) -> str:

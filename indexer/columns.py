@@ -22,6 +22,9 @@ NNZ_LIMIT = (1 << 31) - 1
 """Most ids of one group in one batch: query ids are 32-bit, and signed ones must do for them elsewhere."""
 
 
+_TABLES = "give a list of IndexTable(uid, group): headrace.index_tables(schema) makes those of a schema"
+
+
 class CheckedColumn(NamedTuple):
     """A column that the kernels take on trust: C-contiguous, aligned, native byte order; `missing` uint8 or None."""
 
@@ -32,11 +35,15 @@ class CheckedColumn(NamedTuple):
 
 def check_tables(tables: Sequence[IndexTable]) -> tuple[IndexTable, ...]:
     """The tables, as plain integers. ValueError for two that share a uid, or a number out of its range."""
+    if not isinstance(tables, Sequence):
+        raise TypeError(f"tables are a {type(tables).__name__}; {_TABLES}")
     if len(tables) > MAX_TABLES:
         raise ValueError(f"{len(tables)} tables; the index holds at most {MAX_TABLES}")
     ordinal_of: dict[int, int] = {}
     checked = []
     for ordinal, table in enumerate(tables):
+        if not isinstance(table, IndexTable):
+            raise TypeError(f"table {ordinal} is a {type(table).__name__}; {_TABLES}")
         uid = check_integer(f"uid of table {ordinal}", table.uid, 0, (1 << 32) - 1)
         group = check_integer(f"group of table {ordinal}", table.group, 0, MAX_TABLES - 1)
         if uid in ordinal_of:
@@ -60,6 +67,8 @@ def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> 
     """
     nnz = [0] * count_groups(tables)
     for position, column in enumerate(columns):
+        if not isinstance(column, IdColumn):
+            raise TypeError(f"column {position} is a {type(column).__name__}; give a list of IdColumn(table, values)")
         if not _is_plain(column, len(tables)):
             _check_shape(position, column, len(tables))
         group = tables[column.table].group

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.formats.rows import RowBlock
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
-Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
+Predicate = Callable[[pa.RecordBatch], pa.BooleanArray | npt.NDArray[np.bool_]]
 Transform = Callable[[RowBlock], RowBlock]
 
 
@@ -42,12 +43,23 @@ class KeepRows:
         kept = self.predicate(block.data)
         if isinstance(kept, pa.ChunkedArray):
             kept = kept.combine_chunks()
+        elif isinstance(kept, np.ndarray) and kept.dtype == np.bool_ and kept.ndim == 1:
+            kept = pa.array(kept)
         if not isinstance(kept, pa.Array) or not pa.types.is_boolean(kept.type) or len(kept) != block.num_rows:
             raise TypeError(
-                f"keep_rows: the function gives a boolean array of {block.num_rows} rows, got {kept!r:.200}"
+                f"keep_rows: the function gives a boolean Arrow or NumPy array, one value for each of the "
+                f"{block.num_rows} rows, got a {_told(kept)}"
             )
         mask = kept.fill_null(False).to_numpy(zero_copy_only=False)
         return block if mask.all() else block.take(np.flatnonzero(mask))
+
+
+def _told(kept: object) -> str:
+    if isinstance(kept, pa.Array):
+        return f"{kept.type} array of {len(kept)}"
+    if isinstance(kept, np.ndarray):
+        return f"{kept.dtype} array of shape {kept.shape}"
+    return f"{type(kept).__name__}: {kept!r:.200}"
 
 
 class Chain:
@@ -68,7 +80,7 @@ def over_arrow(fn: BatchFunction) -> Transform:
 
 
 def keep_rows(predicate: Predicate) -> Transform:
-    """A transform that leaves out rows by a function RecordBatch -> BooleanArray; see :class:`KeepRows`."""
+    """A transform that leaves out rows by a function RecordBatch -> boolean array; see :class:`KeepRows`."""
     return KeepRows(predicate)
 
 

@@ -24,7 +24,12 @@ def as_node(source: Iterable[T]) -> Node[T]:
     if isinstance(source, Iterable):
         has_state = all(callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict"))
         return StatefulSource(source) if has_state else IterableSource(source)
-    raise TypeError(f"a source is a node or an iterable, got {type(source).__name__}")
+    hint = ""
+    if hasattr(source, "__getitem__"):
+        hint = "; of a map-style dataset make torch.utils.data.DataLoader(dataset, batch_size=None)"
+    elif callable(source):
+        hint = "; call the function, or give a class whose __iter__ calls it, which can begin anew"
+    raise TypeError(f"a source is a node or an iterable, got {type(source).__name__}{hint}")
 
 
 class IterableSource(Node[T]):

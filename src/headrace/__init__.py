@@ -57,7 +57,7 @@ from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.frequency import FrequencyThreshold
 from headrace.ingest.hot_split import SplitBatch
 from headrace.ingest.nodes.batch_rows import BatchRows
-from headrace.ingest.nodes.index import Index
+from headrace.ingest.nodes.index import Index, index_tables
 from headrace.ingest.nodes.map_rows import Map
 from headrace.ingest.nodes.plan_window import PlanWindow
 from headrace.ingest.nodes.read_rows import ReadRows
@@ -148,6 +148,7 @@ __all__ = [
     "generate",
     "import_rows",
     "import_table",
+    "index_tables",
     "keep_rows",
     "load_run",
     "open_dataset",

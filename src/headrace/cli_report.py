@@ -50,10 +50,18 @@ def write_report(result: dict[str, Any], json_path: str | None, *, hidden: tuple
     shown = {k: v for k, v in _flat(table) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
     width = max(map(len, shown), default=0)
     for key, value in shown.items():
-        text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
-        click.echo(f"{key:<{width}}  {text}")
+        click.echo(f"{key:<{width}}  {_text(value)}")
     if json_path:
         write_json(result, json_path)
+
+
+def _text(value: Any) -> str:
+    """ "-" stands for what was not measured, as on the page of the report's keys null does."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4f}"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def write_json(result: dict[str, Any], path: str) -> None:

@@ -61,7 +61,10 @@ class ReplayState:
             if meta["parameters"] != self.parameters:
                 found = meta["parameters"]
                 names = sorted(k for k in {*found, *self.parameters} if found.get(k) != self.parameters.get(k))
-                raise CheckpointError(f"{folder}: the state is of a replay with other {', '.join(names)}")
+                raise CheckpointError(
+                    f"{folder}: the state is of a replay with other {', '.join(names)}: give the options that it "
+                    "began with, or another folder"
+                )
             loader.index.read_snapshot(folder / INDEX_FILE)
             return meta
 

@@ -148,6 +148,7 @@ def test_saving_does_not_disturb_the_run(kit, batches, tmp_path):
         runs[0].save(tmp_path / "run", step=t)
     assert runs[0].bits() == runs[1].bits()
     assert load_run(tmp_path / "run").step == 9
+    assert len(repr(load_run(tmp_path / "run"))) < 300  # the place and the step, no tensors
 
 
 def test_states_with_arrays_and_tuples_come_back(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -46,6 +48,18 @@ def test_replay_prints_a_table_and_writes_json(generated, tmp_path):
     assert "unique_share" in result.stdout
     stats = json.loads((tmp_path / "r.json").read_text())
     assert (stats["rows"], stats["r_rows"]) == (1800, 5)
+
+
+def test_what_was_not_measured_is_a_dash(generated):
+    lines = invoke("replay", generated[0], "--batch-size", 500).stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("stale_reads")] == ["-"]
+
+
+def test_a_reader_of_the_output_may_leave(generated, repository):
+    command = [sys.executable, "-m", "headrace", "replay", str(generated[0])]
+    with subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(300)) == (b"", 1)
 
 
 def test_replay_gives_the_curve_of_capacities(generated):

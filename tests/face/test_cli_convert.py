@@ -28,6 +28,18 @@ def test_convert_then_replay(tmp_path: Path) -> None:
     assert (again.exit_code, "files_kept    1" in again.stdout) == (0, True)
 
 
+def test_what_was_converted_is_read_with_the_schema_of_the_conversion(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "taobao_userbehavior" / "fattydelivery_UserBehavior.csv"
+    assert invoke("convert", path, "--dataset", "taobao-userbehavior", "--out", tmp_path / "a").exit_code == 0
+    again = invoke("convert", tmp_path / "a", "--dataset", "parquet", "--to", "tar", "--out", tmp_path / "b")
+    assert again.exit_code == 0, again.output
+    for folder, dataset in (("a", "parquet"), ("b", "tar")):
+        result = invoke("replay", tmp_path / folder, "--dataset", dataset, "--json", "-")
+        assert result.exit_code == 0, result.output
+        report = json.loads(result.stdout)
+        assert (report["rows"], report["ids"], report["index_rows"]) == (4321, 3 * 4321, 3886)
+
+
 def test_convert_ends_with_an_error_code(tmp_path: Path) -> None:
     path = write(tmp_path / "x", b"bad\n")
     result = invoke("convert", path, "--out", tmp_path / "out")

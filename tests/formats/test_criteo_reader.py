@@ -199,6 +199,9 @@ def test_decode_raises_nothing_for_bad_lines(tmp_path: Path) -> None:
         (b"1\t1\t2\ta", "", b"1\t1\t2\ta", "4 columns where the schema declares 5", "without label"),
         (b"1,1,2,a,b", "", b"1,1,2,a,b", "1 columns where the schema declares 5", "commas"),
         (b"1;1;2;a;b", "", b"1;1;2;a;b", "1 columns where the schema declares 5", "semicolons"),
+        (b"PAR1\x15\x04", "", b"PAR1\x15\x04", "1 columns", "this is Parquet: open_dataset"),
+        (b"a.arrow\x00\x00ustar", "", b"a.arrow\x00\x00ustar", "1 columns", "tar shards are --dataset tar"),
+        (b"ARROW1\x00\x00", "", b"ARROW1\x00\x00", "1 columns", "this is Arrow: open_dataset"),
         (b"1\t1\t2\ta\tb\r0\t1\t2\ta\tb", "", b"1\t1\t2\ta\tb\r0\t1\t2\ta\tb", "9 columns", "carriage return"),  # L73
         (b"\xef\xbb\xbf1\t1\t2\ta\tb", "y", b"\xef\xbb\xbf1", "a label is 0 or 1", "byte order mark"),
     ],

@@ -47,6 +47,11 @@ def test_a_list_keeps_its_order_and_its_repetitions(tmp_path: Path) -> None:
     assert names(list_files([str(tmp_path / "*2"), tmp_path])) == ["day_2", "day_1", "day_2"]
 
 
+def test_rows_in_the_place_of_paths_are_told_the_way() -> None:
+    with pytest.raises(TypeError, match=r"got \{'user': 1\} \(dict\); .* RowsFrom\(source, schema\)"):
+        list_files([{"user": 1}])  # type: ignore[list-item]
+
+
 def test_manifest_hidden_and_quarantine_files_are_no_data(tmp_path: Path) -> None:
     touch(tmp_path, "day_0", "manifest.json", ".hidden", "_SUCCESS", "rows.jsonl", "_sub/x")
     append(tmp_path / "bad.tsv", [(BadRecordError("x", 1, "", b"", "bad"), b"x")])

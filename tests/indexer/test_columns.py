@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.formats.criteo import criteo_schema
 from headrace.indexer.columns import NNZ_LIMIT, check_columns, check_tables
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import IdColumn, IndexTable
@@ -35,6 +36,18 @@ def test_two_tables_with_one_uid_are_refused() -> None:
 def test_table_numbers_out_of_range_are_refused(table: IndexTable, error: type[Exception]) -> None:
     with pytest.raises(error, match="table 0"):
         check_tables([table])
+
+
+@pytest.mark.parametrize("tables", ["user", ["user"], [3], criteo_schema(), criteo_schema().tables, 3])
+def test_what_is_no_table_is_refused_with_the_way_to_make_some(tables: Any) -> None:
+    with pytest.raises(TypeError, match=r"IndexTable\(uid, group\): headrace.index_tables\(schema\)"):
+        DIT(tables)
+
+
+@pytest.mark.parametrize("columns", [[(0, np.arange(2))], [np.arange(2)], {"user": np.arange(2)}])
+def test_what_is_no_column_is_refused(columns: Any) -> None:
+    with pytest.raises(TypeError, match=r"column 0 is a .*; give a list of IdColumn\(table, values\)"):
+        DIT([IndexTable(1, 0)]).index(columns)
 
 
 def test_more_tables_than_the_entry_can_number_are_refused() -> None:

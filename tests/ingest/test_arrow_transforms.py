@@ -39,6 +39,11 @@ def test_rows_are_left_out_and_the_source_tells_which() -> None:
     assert keep_rows(lambda batch: pc.greater(batch.column("x"), 1))(whole) is whole
 
 
+def test_a_mask_may_be_numpys() -> None:
+    result = keep_rows(lambda batch: np.array([True, False, True]))(block([1, 2, 3]))
+    assert result.data.column("x").to_pylist() == [1, 3]
+
+
 def test_in_a_chain() -> None:
     transform = chain(over_arrow(double), keep_rows(lambda batch: pc.greater(batch.column("x"), 4)))
     assert transform(block([1, 2, 3])).data.column("x").to_pylist() == [6]
@@ -49,8 +54,12 @@ def test_what_is_refused() -> None:
         over_arrow(lambda batch: batch.slice(0, 1))(block([1, 2, 3]))
     with pytest.raises(TypeError, match="gave a NoneType, where a RecordBatch"):
         over_arrow(lambda batch: None)(block([1]))  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="a boolean array of 2 rows"):
+    with pytest.raises(TypeError, match="one value for each of the 2 rows, got a int64 array of 2"):
         keep_rows(lambda batch: batch.column("x"))(block([1, 2]))
+    with pytest.raises(TypeError, match=r"each of the 2 rows, got a bool array of 3"):
+        keep_rows(lambda batch: np.ones(3, np.bool_))(block([1, 2]))
+    with pytest.raises(TypeError, match="each of the 2 rows, got a NoneType: None"):
+        keep_rows(lambda batch: None)(block([1, 2]))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="over_arrow: a function is expected, got 3"):
         over_arrow(3)  # type: ignore[arg-type]
 

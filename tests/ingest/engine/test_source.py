@@ -59,6 +59,18 @@ def test_what_is_no_source_is_refused() -> None:
         as_node(3)  # type: ignore[arg-type]
 
 
+class MapStyle:
+    def __getitem__(self, position: int) -> int:
+        return position
+
+
+def test_a_map_style_dataset_and_a_function_are_told_what_to_do() -> None:
+    with pytest.raises(TypeError, match=r"got MapStyle; .* torch.utils.data.DataLoader\(dataset, batch_size=None\)"):
+        as_node(MapStyle())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got function; call the function"):
+        as_node(lambda: [1])  # type: ignore[arg-type]
+
+
 class AliasingNode(BaseNode):
     """Hands out its live list as state, as nodes of torchdata do."""
 

@@ -1,0 +1,56 @@
+"""The code of docs/training.md and docs/index.md, run as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+from tests.support.criteo_text import write_lines
+
+
+def code_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def run(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+def bits(names: dict[str, Any]) -> list[bytes]:
+    arrays = [*names["stage"].state_arrays().values(), *(p.detach().numpy() for p in names["model"].parameters())]
+    return [np.asarray(array).tobytes() for array in arrays]
+
+
+def test_the_loop_goes_on_as_if_it_had_not_been_killed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, schema = code_of(repository / "docs" / "training.md")
+    loop = loop.replace("import headrace\n", "import headrace\ntorch.manual_seed(0)\n")
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "train.txt", 24 * 64)
+    loop = loop.replace("batch_size=512", "batch_size=64").replace("100_000", "24").replace("dim=16", "dim=4")
+    whole = run(loop)  # saves at 10 and 20
+    assert (whole["step"], headrace.load_run("run").step) == (24, 20)
+    resumed = run(loop)
+    assert (resumed["run"].step, resumed["step"]) == (20, 24)
+    assert bits(resumed) == bits(whole)
+    assert resumed["stage"].lr == whole["stage"].lr < 1e-6  # the schedule's end
+    assert run(schema)["clicks"].groups[0].dim == 32
+
+
+def test_the_index_alone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = code_of(repository / "docs" / "index.md")
+    names = run(first + "\ncommitted = len(index)\n" + second + "\nuses = index.uses(found.locations)\n")
+    group = names["batch"].groups[0]
+    assert group.unique_ids[group.query_ids].tolist() == [7, 7, 9, 1, 2, 1]
+    assert (names["committed"], len(names["index"]), len(names["other"])) == (4, 3, 3)
+    assert names["known"].tolist() == [True, False]
+    assert names["uses"].tolist() == [1, 0]
