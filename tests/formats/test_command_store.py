@@ -20,7 +20,7 @@ def test_an_interrupt_after_the_close_writes_to_nobody() -> None:
     assert file.read(100) == b"hello\n"
     file.close()
     file.close()
-    others = [tempfile.TemporaryFile() for _ in range(8)]
+    others = [tempfile.TemporaryFile() for _ in range(8)]  # noqa: SIM115 (closed below)
     store.interrupt()
     assert [os.fstat(other.fileno()).st_size for other in others] == [0] * 8
     for other in others:
