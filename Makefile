@@ -18,7 +18,7 @@ DEMO_EVAL_ROWS ?= 50000
 REFERENCE ?= --reference
 OPTIONS ?=
 
-.PHONY: demo test test-long lint format clean bench-peers
+.PHONY: demo test test-long test-ranks lint format clean bench-peers gpu-check gpu-wheels
 
 demo: $(VENV)/.built
 ifeq ($(DATA),)
@@ -32,7 +32,10 @@ else
 endif
 
 test: $(VENV)/.built
-	$(BIN)/python -m pytest -m 'not long' $(OPTIONS)
+	$(BIN)/python -m pytest -m 'not long and not ranks' $(OPTIONS)
+
+test-ranks: $(VENV)/.built
+	$(BIN)/python -m pytest -m ranks $(OPTIONS)
 
 test-long: $(VENV)/.built
 	$(BIN)/python -m pytest --timeout 1800 $(OPTIONS)
@@ -64,7 +67,9 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(NATIVE)
 	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[test,lint,examples,bench,mpi]'
 	touch $@
 
-# TorchRec beside the index, in an environment of its own: a plain `pip install torchrec` takes the CUDA build.
+# TorchRec beside the index and the stage, in an environment of its own: a plain `pip install torchrec` takes the CUDA
+# build. OPTIONS are those of benchmarks/peers_index.py, EMBED_OPTIONS those of `headrace bench embed`.
+EMBED_OPTIONS ?=
 PEERS := .venv-peers
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet
 
@@ -84,6 +89,19 @@ $(PEERS)/.built: $(PEERS)/.packages setup.py $(NATIVE)
 	$(PEERS_PIP) -c constraints.txt --no-build-isolation -e .
 	touch $@
 
+# All that a GPU must show, on a machine with PyTorch and nothing else of ours; see benchmarks/README.md.
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py $(OPTIONS)
+
+# Wheels for a GPU machine that cannot fetch any, whose Python is GPU_PYTHON; they travel with the tree.
+GPU_PYTHON ?= 3.12
+GPU_WHEELS ?= torchdata isal webdataset braceexpand click pyyaml cython pytest-timeout hypothesis sortedcontainers psutil
+gpu-wheels:
+	rm -rf .gpu-wheels
+	$(PYTHON) -m pip --disable-pip-version-check download --quiet -c constraints.txt --no-deps --only-binary=:all: \
+	    --python-version $(GPU_PYTHON) --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
+	    --platform any --dest .gpu-wheels $(GPU_WHEELS)
+
 clean:
-	rm -rf build *.egg-info src/*.egg-info
+	rm -rf build *.egg-info src/*.egg-info .gpu-wheels
 	find formats indexer ingest embed -name '*.so' -delete -o -name '_*.cpp' -delete

@@ -9,7 +9,9 @@ from headrace.embed._rows import RowSource
 from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U8, U32
 
-def check_bags(query_ids: I64, offsets: I64, positions: I64, position_offsets: I64) -> None:
+def check_bags(
+    query_ids: I64, offsets: I64, positions: I64, position_offsets: I64, threads: Threads | None = None
+) -> None:
     """Raise IndexError or ValueError unless the kernels below stay inside their arrays."""
 
 def is_one_hot(offsets: I64) -> bool:

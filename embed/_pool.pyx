@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from headrace.embed._rows cimport RowSource
 from headrace.embed._threads cimport Threads, Workers
 
-cdef extern from "pool.hpp" namespace "headrace" nogil:
+cdef extern from "bag_checks.hpp" namespace "headrace" nogil:
     cdef cppclass Bags:
         const int64_t* query_ids
         const int64_t* offsets
@@ -16,14 +16,20 @@ cdef extern from "pool.hpp" namespace "headrace" nogil:
         int64_t features
         int64_t rows
 
-    bint offsets_are_sound(const int64_t*, int64_t, int64_t)
-    int64_t first_outside(const int64_t*, int64_t, int64_t)
+    bint offsets_are_sound(const int64_t*, int64_t, int64_t, const Workers&) except +
+    int64_t first_outside(const int64_t*, int64_t, int64_t, const Workers&) except +
     int64_t first_above(const int64_t*, int64_t, int64_t)
-    bint c_is_one_hot "headrace::is_one_hot"(const int64_t*, int64_t)
+    bint c_is_one_hot "headrace::is_one_hot"(const int64_t*, int64_t, const Workers&) except +
+    int64_t first_of_other_table(const Bags&, const uint32_t*, const uint32_t*, const Workers&) except +
+
+
+cdef extern from "pool.hpp" namespace "headrace" nogil:
     void c_pool_forward "headrace::pool_forward"(
         const Bags&, const float**, int64_t, float*, int64_t, bint, const Workers&
     ) except +
 
+
+cdef extern from "pool_backward.hpp" namespace "headrace" nogil:
     cdef cppclass Scatter:
         const float* grad
         int64_t stride
@@ -40,7 +46,6 @@ cdef extern from "pool.hpp" namespace "headrace" nogil:
     void c_pool_backward "headrace::pool_backward"(
         const Bags&, const Scatter&, const TableOrder&, int64_t, const Workers&
     ) except +
-    int64_t first_of_other_table(const Bags&, const uint32_t*, const uint32_t*, const Workers&) except +
 
     cdef cppclass Segments:
         const float* grad
@@ -69,26 +74,42 @@ cdef Workers _workers(Threads threads) noexcept:
 
 def check_bags(
     const int64_t[::1] query_ids, const int64_t[::1] offsets, const int64_t[::1] positions,
-    const int64_t[::1] position_offsets,
+    const int64_t[::1] position_offsets, Threads threads=None,
 ):
-    cdef int64_t nnz = query_ids.shape[0], bags = offsets.shape[0] - 1, unique = position_offsets.shape[0] - 1
-    cdef int64_t bad
-    if bags < 0 or not offsets_are_sound(&offsets[0], bags, nnz):
+    cdef int64_t nnz = query_ids.shape[0], unique = position_offsets.shape[0] - 1, bad
+    cdef Workers workers = _workers(threads)
+    if not _are_sound(offsets, nnz, workers):
         raise ValueError(f"offsets do not run from 0 to {nnz} without falling")
-    if unique < 0 or not offsets_are_sound(&position_offsets[0], unique, positions.shape[0]):
+    if not _are_sound(position_offsets, positions.shape[0], workers):
         raise ValueError(f"position_offsets do not run from 0 to {positions.shape[0]} without falling")
-    if nnz:
-        bad = first_outside(&query_ids[0], nnz, unique)
-        if bad >= 0:
-            raise IndexError(f"query id {query_ids[bad]} at position {bad} is outside {unique} unique rows")
-    if positions.shape[0]:
-        bad = first_outside(&positions[0], positions.shape[0], nnz)
-        if bad >= 0:
-            raise IndexError(f"position {positions[bad]} is outside {nnz} ids")
+    bad = _first_outside(query_ids, unique, workers)
+    if bad >= 0:
+        raise IndexError(f"query id {query_ids[bad]} at position {bad} is outside {unique} unique rows")
+    bad = _first_outside(positions, nnz, workers)
+    if bad >= 0:
+        raise IndexError(f"position {positions[bad]} is outside {nnz} ids")
+
+
+cdef bint _are_sound(const int64_t[::1] offsets, int64_t nnz, Workers workers) except *:
+    cdef bint sound
+    if offsets.shape[0] == 0:
+        return False
+    with nogil:
+        sound = offsets_are_sound(&offsets[0], offsets.shape[0] - 1, nnz, workers)
+    return sound
+
+
+cdef int64_t _first_outside(const int64_t[::1] values, int64_t limit, Workers workers) except -2:
+    cdef int64_t bad
+    if values.shape[0] == 0:
+        return -1
+    with nogil:
+        bad = first_outside(&values[0], values.shape[0], limit, workers)
+    return bad
 
 
 def is_one_hot(const int64_t[::1] offsets):
-    return c_is_one_hot(&offsets[0], offsets.shape[0] - 1)
+    return c_is_one_hot(&offsets[0], offsets.shape[0] - 1, _workers(None))
 
 
 cdef Bags _bags(
@@ -132,7 +153,7 @@ def pool_forward(
     rows = source.begin(workers)
     try:
         with nogil:
-            one_hot = weights is None and c_is_one_hot(bags.offsets, bags.rows * bags.features)
+            one_hot = weights is None and c_is_one_hot(bags.offsets, bags.rows * bags.features, workers)
             c_pool_forward(bags, rows, dim, &out[0, 0], stride, one_hot, workers)
     finally:
         source.end()

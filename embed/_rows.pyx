@@ -18,8 +18,8 @@ cdef extern from "chunk_store.hpp" namespace "headrace" nogil:
     ) except +
 
 
-cdef extern from "pool.hpp" namespace "headrace" nogil:
-    int64_t first_outside(const int64_t*, int64_t, int64_t)
+cdef extern from "bag_checks.hpp" namespace "headrace" nogil:
+    int64_t first_outside(const int64_t*, int64_t, int64_t, const Workers&) except +
 
 
 cdef Workers _workers(Threads threads) noexcept:
@@ -117,10 +117,11 @@ cdef class SlotRows:
 
 cdef int _check_slots(const int64_t[::1] slots, int64_t capacity) except -1:
     cdef int64_t bad
+    cdef Workers alone = _workers(None)
     if slots.shape[0] == 0:
         return 0
     with nogil:
-        bad = first_outside(&slots[0], slots.shape[0], capacity)
+        bad = first_outside(&slots[0], slots.shape[0], capacity, alone)
     if bad >= 0:
         raise IndexError(f"slot {slots[bad]} at position {bad} is outside an arena of {capacity} rows")
     return 0

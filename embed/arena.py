@@ -1,133 +1,139 @@
 """The device's array of rows for one row layout, moved by plan and gathered by slot.
 
-On the CPU a movement runs synchronously. Its waits are already kept by the order of execution (evictions before
-fetches, movement after movement), and are checked all the same: a device that copies asynchronously waits where this
-checks.
-
-A row is *dirty* from its update until its write-back. Only dirty rows are written back: a clean one is equal to what
-its chunk holds, or to what a row that was never written reads as.
+A movement has two halves. `check` and `begin` do its bookkeeping at once, so that a plan that does not fit is refused
+whole and the arena knows what will be where. The :class:`Move` that `begin` gives copies the rows, then or later, here
+or in another thread; whoever runs moves keeps their order (see `movers.py`).
 """
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from torch import Tensor
 
-from headrace.embed._rows import RowSource, SlotRows, SlotSource
 from headrace.embed._threads import Threads
+from headrace.embed.arena_rows import ArenaRows, HostRows, Staged
 from headrace.embed.arrays import F32, I64, U64
 from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.copy_lane import Mark
 from headrace.embed.optimizers import UpdateRule
-from headrace.indexer.indexed import ABSENT
+from headrace.embed.slot_table import HeldRows, PlanError, SlotTable
+from headrace.embed.sources import VectorSource
 from headrace.ingest.step_plan import NEVER, FetchKeys, Movement
 
+__all__ = ["Arena", "Move", "PlanError"]
 
-class PlanError(RuntimeError):
-    """A plan that does not fit the arena's contents; nothing of the movement has been done."""
+
+class Move:
+    """The copies of one movement of one arena: `vacate`, then `fetch`, and at any time after `vacate`, once, `land`.
+
+    `last_wait` is the number of the last write-back that must have landed before `fetch`, NEVER if there is none; it
+    may be the move's own.
+    """
+
+    def __init__(
+        self, rows: ArenaRows, store: ChunkStore, leaving: HeldRows, movement: Movement, keys: FetchKeys
+    ) -> None:
+        self.last_wait = int(movement.fetch_wait.max()) if len(movement.fetch_wait) else NEVER
+        self._rows = rows
+        self._store = store
+        self._leaving = leaving
+        self._movement = movement
+        self._keys = keys
+        self._staged: Staged | None = None
+        self._after = rows.mark()
+        self._fetched: Mark = None
+
+    @property
+    def num_fetched(self) -> int:
+        return len(self._movement.fetch_slots)
+
+    @property
+    def num_written_back(self) -> int:
+        return len(self._leaving.slots)
+
+    def vacate(self) -> None:
+        """Copy the rows that leave out of their slots."""
+        if len(self._leaving.slots):
+            self._staged = self._rows.take_out(self._leaving.slots, self._after)
+
+    def fetch(self) -> None:
+        """Bring the rows that enter into their slots."""
+        if self.num_fetched:
+            part = self._movement
+            self._fetched = self._rows.bring_in(
+                self._store, part.fetch_locations, self._keys, part.fetch_slots, self._after
+            )
+
+    def land(self) -> None:
+        """Write the rows that left to their chunks."""
+        if self._staged is not None:
+            self._store.write(self._leaving.locations, self._staged.array())
+            self._staged = None
+
+    def hold(self) -> None:
+        """What the trainer asks for next finds the rows that `fetch` brought."""
+        self._rows.hold(self._fetched)
 
 
 class Arena:
-    """`capacity` rows of `store`'s width by slot; memory is taken as slots are first used."""
+    """`capacity` rows of `store`'s width by slot, in `rows` (the host's memory, if not given)."""
 
-    def __init__(self, capacity: int, store: ChunkStore, threads: Threads | None = None) -> None:
-        if capacity < 0:
-            raise ValueError(f"capacity={capacity} is negative")
-        self.capacity = capacity
+    def __init__(
+        self, capacity: int, store: ChunkStore, threads: Threads | None = None, *, rows: ArenaRows | None = None
+    ) -> None:
+        self._table = SlotTable(capacity)
         self._store = store
-        self._threads = threads
-        self._values: F32 = np.zeros((capacity, store.width), np.float32)
-        self.rows = torch.from_numpy(self._values)
-        self._locations = np.zeros(capacity, np.uint64)
-        self._taken = np.zeros(capacity, np.bool_)
-        self._dirty = np.zeros(capacity, np.bool_)
-        self._scratch = np.empty(capacity, np.int64)  # of the checks of one movement
+        self._rows = rows or HostRows(capacity, store.dim, store.width, threads)
+
+    @property
+    def capacity(self) -> int:
+        return self._table.capacity
 
     @property
     def num_resident(self) -> int:
-        return int(self._taken.sum())
+        return self._table.num_taken
 
-    def move(self, movement: Movement, keys: FetchKeys, number: int) -> None:
-        """Do movement `number` (2t for the late one of step t, 2t + 1 for its ahead one): evictions, then fetches."""
-        self._check(movement, number)
-        self._write_back(movement.evict_slots)
-        self._taken[movement.evict_slots] = False
-        self._store.read(
-            movement.fetch_locations, keys.ids, keys.tables, keys.missing, self._values, slots=movement.fetch_slots
-        )
-        self._locations[movement.fetch_slots] = movement.fetch_locations
-        self._taken[movement.fetch_slots] = True
+    def check(self, movement: Movement, number: int) -> None:
+        """PlanError for a movement that does not fit; `number` is 2t for the late one of step t, 2t + 1 for its ahead
+        one."""
+        self._table.check(movement, number)
 
-    def gather(self, slots: I64, locations: U64, out: F32) -> None:
-        """out[i] = vector of the row in slots[i], which must hold the row of locations[i]."""
-        self.check_gathered(slots, locations)
-        SlotRows.gather(self._values, slots, out, self._threads)
+    def begin(self, movement: Movement, keys: FetchKeys) -> Move:
+        """From now on the arena holds what it holds after the movement; the move that makes it so must be run.
+
+        :meth:`check` comes before.
+        """
+        leaving = self._table.move(movement)
+        return Move(self._rows, self._store, leaving, movement, keys)
 
     def check_gathered(self, slots: I64, locations: U64) -> None:
         """PlanError unless slots[i] holds the row of locations[i]."""
-        self._check_held(slots, locations, "gathers")
+        self._table.check_held(slots, locations, "gathers")
 
-    def source(self, slots: I64) -> RowSource:
+    def source(self, slots: I64) -> VectorSource:
         """The vectors in `slots`."""
-        return SlotSource(self._values, slots, self._store.dim)
+        return self._rows.source(slots)
 
     def find(self, locations: U64) -> I64:
         """Slots int64 [n] that hold the rows of locations uint64 [n], -1 where none does."""
-        taken = np.flatnonzero(self._taken)
-        taken = taken[np.argsort(self._locations[taken])]
-        held = self._locations[taken]
-        at = np.searchsorted(held, locations)
-        inside = at < len(held)
-        inside[inside] = held[at[inside]] == locations[inside]
-        found = np.full(len(locations), -1)
-        found[inside] = taken[at[inside]]
-        return found
+        return self._table.find(locations)
 
-    def update(self, slots: I64, grads: F32, rule: UpdateRule) -> None:
-        """One optimizer step on the rows in `slots` (unique), grads float32 [n, dim]."""
-        SlotRows.update(self._values, slots, grads, rule.native, self._threads)
-        self._dirty[slots] = True
+    def update(self, slots: I64, grads: Tensor, rule: UpdateRule) -> None:
+        """One optimizer step on the rows in `slots` (unique), grads float32 [n, dim] where the rows are."""
+        self._rows.update(slots, grads, rule)
+        self._table.mark_dirty(slots)
 
     def write(self, slots: I64, rows: F32) -> None:
         """Replace the rows in `slots` (unique) by rows float32 [n, dim + state]."""
-        self._values[slots] = rows
-        self._dirty[slots] = True
+        self._rows.write(slots, rows)
+        self._table.mark_dirty(slots)
+
+    def settle(self) -> None:
+        """What the trainer asks for next comes after every move that was run."""
+        self._rows.settle()
 
     def flush(self) -> None:
-        """Write every dirty row back; rows stay where they are."""
-        self._write_back(np.flatnonzero(self._dirty))
-
-    def _write_back(self, slots: I64) -> None:
-        dirty = slots[self._dirty[slots]]
-        self._store.write(self._locations[dirty], self._values, slots=dirty)
-        self._dirty[dirty] = False
-
-    def _check(self, movement: Movement, number: int) -> None:
-        for name, waits in (("fetch_wait", movement.fetch_wait), ("slot_wait", movement.slot_wait)):
-            if len(waits) and int(waits.max()) > number:
-                raise PlanError(f"movement {number} waits for the later movement {int(waits.max())} ({name})")
-        for slots in (movement.evict_slots, movement.fetch_slots):
-            self._check_slots(slots)
-        self._check_held(movement.evict_slots, movement.evict_locations, f"movement {number} evicts")
-        order = np.arange(len(movement.fetch_slots))
-        self._scratch[movement.fetch_slots] = order
-        if (self._scratch[movement.fetch_slots] != order).any():
-            raise PlanError(f"movement {number} fetches two rows into one slot")
-        self._scratch[movement.fetch_slots] = NEVER
-        self._scratch[movement.evict_slots] = number
-        taken = self._taken[movement.fetch_slots] & (self._scratch[movement.fetch_slots] == NEVER)
-        if taken.any():
-            slot = int(movement.fetch_slots[taken.argmax()])
-            raise PlanError(f"movement {number} fetches into slot {slot}, which is not free")
-        if (movement.fetch_locations == ABSENT).any():
-            raise PlanError(f"movement {number} fetches a row that has no location")
-
-    def _check_slots(self, slots: I64) -> None:
-        if len(slots) and not 0 <= int(slots.min()) <= int(slots.max()) < self.capacity:
-            raise PlanError(f"slots {int(slots.min())} to {int(slots.max())} in an arena of {self.capacity} rows")
-
-    def _check_held(self, slots: I64, locations: U64, action: str) -> None:
-        self._check_slots(slots)
-        wrong = (self._locations[slots] != locations) | ~self._taken[slots]
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise PlanError(f"{action} row {int(locations[i]):#x} in slot {int(slots[i])}, which does not hold it")
+        """Write every dirty row back; rows stay where they are. Every move must have landed."""
+        dirty = self._table.dirty()
+        if len(dirty.slots):
+            self._store.write(dirty.locations, self._rows.take_out(dirty.slots, self._rows.mark()).array())
+            self._table.mark_clean(dirty.slots)

@@ -1,4 +1,4 @@
-"""Names of array types, for annotations."""
+"""Names of array types, for annotations, and tensors as arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -15,3 +16,9 @@ U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
+
+
+def host_array(tensor: Tensor) -> Array:
+    """The tensor as a contiguous array in host memory: a view where it is that already."""
+    array: Array = tensor.detach().cpu().contiguous().numpy()
+    return array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import torch
 
 from headrace.embed.finite import key_name
 from headrace.embed.row_keys import RowKeys
@@ -11,9 +11,12 @@ from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.step_plan import GroupPlan
 
+HOST = torch.device("cpu")
 
-def check_batch(batch: Batch, schema: Schema) -> None:
-    """ValueError unless `batch` is of `schema` and on the host, and its plan is of the schema's groups and its rows."""
+
+def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> None:
+    """ValueError unless `batch` is of `schema` and on the host or on the stage's `device`, and its plan is of the
+    schema's groups and its rows."""
     if batch.schema is not schema and batch.schema != schema:
         raise ValueError(
             f"a batch of another schema (features {', '.join(batch.feature_names)}) than the stage's: columns, tables, "
@@ -22,20 +25,32 @@ def check_batch(batch: Batch, schema: Schema) -> None:
     if batch.plan is not None and len(batch.plan.groups) != len(schema.groups):
         raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(schema.groups)}")
     for number, group in enumerate(batch.groups):
+        there = group.query_ids.device
+        if there.type != "cpu" and there != device:
+            raise ValueError(_on_another_device(there, device))
         if batch.plan is not None:
-            _check_plan(batch.plan.groups[number], group, number, schema)
-        device = group.query_ids.device
-        if device.type != "cpu":
-            raise ValueError(
-                f"the ids of the batch are on {device}, and the stage works on the host: pass the batch as the loader "
-                "gave it, and move the stage's output (and batch.dense, batch.labels) to the device"
-            )
+            rows = group.num_unique if batch.ranks is None else len(batch.ranks.now.owning[number].owned.locations)
+            _check_plan(batch.plan.groups[number], rows, number)
+            if batch.ranks is None:  # else rows of other ranks have no location here
+                _check_indexed(group, number, schema)
 
 
-def _check_plan(part: GroupPlan, group: BatchGroup, number: int, schema: Schema) -> None:
-    if len(part.slots) != group.num_unique:
-        raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {group.num_unique}")
-    absent = group.locations.numpy() == ABSENT if group.locations.device.type == "cpu" else np.zeros(1, bool)
+def _on_another_device(there: torch.device, device: torch.device) -> str:
+    if device != HOST:
+        return f"the ids of the batch are on {there}, and the stage's rows on {device}"
+    return (
+        f"the ids of the batch are on {there}, and the stage works on the host: pass the batch as the loader gave it, "
+        "and move the stage's output (and batch.dense, batch.labels) to the device"
+    )
+
+
+def _check_plan(part: GroupPlan, rows: int, number: int) -> None:
+    if len(part.slots) != rows:
+        raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {rows}")
+
+
+def _check_indexed(group: BatchGroup, number: int, schema: Schema) -> None:
+    absent = group.locations.cpu().numpy() == ABSENT
     if absent.any():
         name = key_name(schema, RowKeys.of(group), int(absent.argmax()))
         raise ValueError(f"{name} of a planned batch has no row: the batch was only looked up, not indexed")

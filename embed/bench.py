@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headrace.embed.arrays import I64
+from headrace.embed.bench_peers import Step, peer_steps
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import OptimizerName, Schema
 from headrace.ingest.batch import Batch
@@ -32,9 +32,6 @@ from headrace.ingest.step_plan import EMPTY_KEYS, GroupPlan, Movement, StepPlan
 COPY_BYTES = 1 << 28
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "rowwise_adagrad")
 LR = 0.01
-
-Step = Callable[[int], Sequence[float]]
-"""Does the step of batch i; the seconds of its parts."""
 
 
 def measure(
@@ -66,7 +63,7 @@ def _measure(
         for name, schema, some in zip(names, schemas, planned, strict=True)
     }
     if peers:
-        contenders |= _peers(schemas[0], first, grads)
+        contenders |= peer_steps(schemas[0], first, grads, lr=LR)
     seconds, copies = _rounds(contenders, len(first), threads, rounds)
     moved = [_bytes(batch, dim, width) for batch in first]
     bandwidth = 2 * COPY_BYTES / median(copies)
@@ -152,84 +149,6 @@ def _copier(threads: int) -> Callable[[], float]:
         return time.perf_counter() - begin
 
     return copy
-
-
-def _peers(schema: Schema, batches: Sequence[Batch], grads: Sequence[Tensor]) -> dict[str, Step]:
-    """What users have at hand, with plain SGD. Their ids are numbered densely beforehand, which is in their favour."""
-    inputs, sizes = _dense_inputs(schema, batches)
-    found = {"torch_embedding_bag": _embedding_bags(schema, inputs, sizes, grads)}
-    if find_spec("torchrec") and find_spec("fbgemm_gpu"):
-        found["torchrec_fused"] = _torchrec(schema, inputs, sizes, grads)
-    return found
-
-
-def _dense_inputs(schema: Schema, batches: Sequence[Batch]) -> tuple[list[list[tuple[Tensor, Tensor]]], list[int]]:
-    """For each batch and feature (ids int64 from 0 on, offsets int64 [B]), and the rows of each feature's table."""
-    inputs: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batches]
-    sizes = []
-    for f in range(len(schema.sparse)):
-        raw, cuts = [], []
-        for batch in batches:
-            group = batch.groups[0]
-            offsets = group.offsets[f * batch.num_rows : (f + 1) * batch.num_rows + 1]
-            query_ids = group.query_ids[int(offsets[0]) : int(offsets[-1])].numpy()
-            # a location is as good an id as any, and the missing value has one too
-            raw.append(group.locations.numpy()[query_ids])
-            cuts.append(offsets[:-1] - offsets[0])
-        known, dense = np.unique(np.concatenate(raw), return_inverse=True)
-        sizes.append(len(known))
-        ends = np.cumsum([len(one) for one in raw])[:-1]
-        for i, part in enumerate(np.split(dense.astype(np.int64), ends)):
-            inputs[i].append((torch.from_numpy(np.ascontiguousarray(part)), cuts[i]))
-    return inputs, sizes
-
-
-def _embedding_bags(
-    schema: Schema, inputs: Sequence[Sequence[tuple[Tensor, Tensor]]], sizes: Sequence[int], grads: Sequence[Tensor]
-) -> Step:
-    dim = schema.groups[0].dim
-    bags = [torch.nn.EmbeddingBag(size, dim, mode="sum", sparse=True) for size in sizes]
-    optimizer = torch.optim.SGD([bag.weight for bag in bags], lr=LR)
-
-    def step(i: int) -> Sequence[float]:
-        begin = time.perf_counter()
-        optimizer.zero_grad()
-        out = torch.cat([bag(ids, offsets) for bag, (ids, offsets) in zip(bags, inputs[i], strict=True)], dim=1)
-        out.backward(grads[i])  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return (time.perf_counter() - begin,)
-
-    return step
-
-
-def _torchrec(
-    schema: Schema, inputs: Sequence[Sequence[tuple[Tensor, Tensor]]], sizes: Sequence[int], grads: Sequence[Tensor]
-) -> Step:
-    """TorchRec's fused module: the update is part of its backward."""
-    from torchrec.modules.embedding_configs import EmbeddingBagConfig
-    from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-
-    names = [s.name for s in schema.sparse]
-    tables = [
-        EmbeddingBagConfig(name=name, embedding_dim=schema.groups[0].dim, num_embeddings=size, feature_names=[name])
-        for name, size in zip(names, sizes, strict=True)
-    ]
-    module = FusedEmbeddingBagCollection(
-        tables, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": LR}, device=torch.device("cpu")
-    )
-    jagged = []
-    for one in inputs:
-        lengths = [torch.diff(offsets, append=torch.tensor([len(ids)])) for ids, offsets in one]
-        values = torch.cat([ids for ids, _ in one])
-        jagged.append(KeyedJaggedTensor(keys=names, values=values, lengths=torch.cat(lengths)))
-
-    def step(i: int) -> Sequence[float]:
-        begin = time.perf_counter()
-        module(jagged[i]).values().backward(grads[i])  # type: ignore[no-untyped-call,unused-ignore]
-        return (time.perf_counter() - begin,)
-
-    return step
 
 
 def _gradient(num_rows: int, width: int) -> Tensor:

@@ -7,6 +7,7 @@ memory is free when that object is gone.
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import numpy as np
@@ -31,7 +32,7 @@ class BufferPool:
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
         """A float32 tensor of `shape`, not initialised, that nobody else has."""
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         if size < _SMALLEST:
             return torch.empty(shape, dtype=torch.float32)
         memory = self._free(size)

@@ -24,5 +24,7 @@ def clip_grad_norm_(
     occurrences, in all batches since the last step, and rows that no batch touched add nothing. Call it between
     ``backward`` and the step, and after ``scaler.unscale_`` of both optimizers if there is a GradScaler.
     """
+    if stage.over_ranks:
+        raise NotImplementedError("over ranks the norm of all gradients is not known before the step")
     tensors = [*stage.pending_leaves(), *([parameters] if isinstance(parameters, Tensor) else parameters)]
     return torch.nn.utils.clip_grad_norm_(tensors, max_norm, norm_type=norm_type, error_if_nonfinite=error_if_nonfinite)

@@ -45,7 +45,7 @@ def _where(location: U64, batch: Batch, bags: Bags) -> str:
     for group in batch.groups:
         if tuple(batch.feature_names[f] for f in group.features) != bags.layout.features:
             continue
-        found = np.flatnonzero(group.locations.numpy() == location)
+        found = np.flatnonzero(group.locations.cpu().numpy() == location)
         return _first_use(int(found[0]), batch, bags) if len(found) else ": its batch is not the last one"
     return ""
 

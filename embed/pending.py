@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from headrace.embed._threads import Threads
 from headrace.embed.arrays import U32
-from headrace.embed.row_gradients import RowGradients, added, moved, of_trained_tables
+from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, of_trained_tables
 
 Rows = Sequence[RowGradients | None]
 """One entry a group."""
@@ -25,11 +24,11 @@ class PendingGradients:
     """
 
     def __init__(
-        self, num_groups: int, frozen: U32, threads: Threads | None, show: Callable[[list[list[Tensor]]], None]
+        self, num_groups: int, frozen: U32, sum_rows: SumRows, show: Callable[[list[list[Tensor]]], None]
     ) -> None:
         self._num_groups = num_groups
         self._frozen = frozen
-        self._threads = threads
+        self._sum_rows = sum_rows
         self._show = show
         self._collecting: Rows = [None] * num_groups
         self._kept: list[RowGradients | None] = [None] * num_groups
@@ -102,7 +101,7 @@ class PendingGradients:
             frozen = np.isin(rows.keys.tables, self._frozen)
             rows = of_trained_tables(rows, ~frozen) if frozen.any() else rows
         earlier = self._kept[group]
-        self._kept[group] = rows if earlier is None else added(earlier, rows, self._threads)
+        self._kept[group] = rows if earlier is None else added(earlier, rows, self._sum_rows)
 
     def _changed(self) -> None:
         pairs = zip(self._kept, self._collecting, strict=True)

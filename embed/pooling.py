@@ -22,6 +22,7 @@ from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64
 from headrace.embed.buffers import BufferPool
 from headrace.embed.layout import GroupLayout
+from headrace.embed.step_times import StepTimes
 from headrace.ingest.batch import BatchGroup
 
 
@@ -61,7 +62,7 @@ def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Thre
     if bags.weights is not None and layout.mean.any():
         name = layout.features[int(layout.mean.argmax())]
         raise ValueError(f"feature {name!r}: per-sample weights need pooling sum, not mean")
-    _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets)
+    _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets, threads)
     tables = group.unique_tables.numpy()
     if len(tables) != bags.num_unique:
         raise ValueError(f"{len(tables)} tables for {bags.num_unique} unique rows")
@@ -133,9 +134,11 @@ def _segment_sum(
 
 @dataclass(frozen=True)
 class PoolWork:
-    """What pooling works with beside the bags: threads, and buffers for outputs and gradients."""
+    """What pooling works with beside the bags: threads, where its seconds are counted, and buffers for outputs and
+    gradients."""
 
     threads: Threads | None = None
+    times: StepTimes = field(default_factory=lambda: StepTimes(moves_beside=False))
     buffers: BufferPool = field(default_factory=BufferPool)
 
 
@@ -182,10 +185,11 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         array, work = grad.contiguous().numpy(), ctx.work
         grads: list[Tensor | None] = []
-        for one, wanted in zip(ctx.bags, ctx.needs_input_grad[4:], strict=True):
-            grads.append(work.buffers.take((one.num_unique, one.layout.dim)) if wanted else None)
-            if wanted:
-                pool_backward(one, array, grads[-1].numpy(), work.threads)  # type: ignore[union-attr]
+        with work.times.of("backward"):
+            for one, wanted in zip(ctx.bags, ctx.needs_input_grad[4:], strict=True):
+                grads.append(work.buffers.take((one.num_unique, one.layout.dim)) if wanted else None)
+                if wanted:
+                    pool_backward(one, array, grads[-1].numpy(), work.threads)  # type: ignore[union-attr]
         return (None, None, None, None, *grads)
 
 
@@ -203,7 +207,8 @@ class _Sequences(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        bags = ctx.bags
-        out = ctx.work.buffers.take((bags.num_unique, bags.layout.dim))
-        sequence_backward(bags, grad.contiguous().numpy(), out.numpy(), ctx.work.threads)
+        bags, work = ctx.bags, ctx.work
+        with work.times.of("backward"):
+            out = work.buffers.take((bags.num_unique, bags.layout.dim))
+            sequence_backward(bags, grad.contiguous().numpy(), out.numpy(), work.threads)
         return None, None, None, out

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.embed import _pool
-from headrace.embed._threads import Threads
-from headrace.embed.arrays import F32, I64, Bool
+from headrace.embed.arrays import F32, I64, Bool, host_array
 from headrace.embed.row_keys import RowKeys
+
+SumRows = Callable[[Tensor, I64, I64], Tensor]
+"""See :meth:`headrace.embed.kernels.Kernels.sum_rows`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +32,24 @@ class RowGradients:
 
     @property
     def grad(self) -> F32 | None:
-        """The gradients as a contiguous array (no copy if they are), or None."""
-        return None if self.leaf.grad is None else self.leaf.grad.contiguous().numpy()
+        """The gradients as a contiguous array in host memory (no copy if they are that), or None."""
+        return None if self.leaf.grad is None else host_array(self.leaf.grad)
 
 
-def leaf_of(num_rows: int, dim: int, *, trained: bool = True) -> Tensor:
+def leaf_of(num_rows: int, dim: int, *, trained: bool = True, device: torch.device | None = None) -> Tensor:
     """A leaf that takes no memory; `trained` False collects no gradients."""
-    return torch.full((1, 1), float("nan")).expand(num_rows, dim).requires_grad_(trained)
+    return _nan(device).expand(num_rows, dim).requires_grad_(trained)
+
+
+@cache
+def _nan(device: torch.device | None) -> Tensor:
+    """What all leaves of a device are views of: they have no values that anybody reads."""
+    return torch.full((1, 1), float("nan"), device=device)
 
 
 def with_gradients(keys: RowKeys, grad: Tensor, slots: I64 | None = None) -> RowGradients:
     """Rows with a gradient float32 [n, dim]."""
-    leaf = leaf_of(grad.shape[0], grad.shape[1])
+    leaf = leaf_of(grad.shape[0], grad.shape[1], device=grad.device)
     leaf.grad = grad
     return RowGradients(keys, leaf, slots)
 
@@ -54,25 +63,14 @@ def moved(rows: RowGradients) -> RowGradients:
     return with_gradients(rows.keys, grad, rows.slots)
 
 
-def added(first: RowGradients, second: RowGradients, threads: Threads | None = None) -> RowGradients:
+def added(first: RowGradients, second: RowGradients, sum_rows: SumRows) -> RowGradients:
     """The rows of both, each once, with gradients; that of a row in both is that of `first` plus that of `second`."""
-    parts = [rows.grad for rows in (first, second) if rows.grad is not None]
     keys = first.keys.joined(second.keys)
-    grads = np.concatenate(parts)
+    grads = torch.cat([rows.leaf.grad for rows in (first, second) if rows.leaf.grad is not None])
     _, where, row_of = np.unique(keys.locations, return_index=True, return_inverse=True)
-    total = np.empty((len(where), grads.shape[1]), np.float32)
     ends = np.cumsum(np.bincount(row_of, minlength=len(where)))
-    _pool.segment_sum(
-        grads.reshape(-1),
-        np.arange(len(grads)) * grads.shape[1],
-        None,
-        False,
-        np.argsort(row_of, kind="stable"),
-        np.concatenate([[0], ends]).astype(np.int64),
-        total,
-        threads,
-    )
-    return with_gradients(keys.take(where), torch.from_numpy(total))
+    offsets = np.concatenate([[0], ends]).astype(np.int64)
+    return with_gradients(keys.take(where), sum_rows(grads, np.argsort(row_of, kind="stable"), offsets))
 
 
 def of_trained_tables(rows: RowGradients, trained: Bool) -> RowGradients:
@@ -81,4 +79,4 @@ def of_trained_tables(rows: RowGradients, trained: Bool) -> RowGradients:
     if grad is None:
         raise ValueError("rows without a gradient")
     slots = None if rows.slots is None else rows.slots[trained]
-    return with_gradients(rows.keys.take(trained), grad[torch.from_numpy(trained)], slots)
+    return with_gradients(rows.keys.take(trained), grad[torch.from_numpy(trained).to(grad.device)], slots)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.embed.arrays import I64, U32, U64, Array, Bool
+from headrace.embed.arrays import I64, U32, U64, Bool
 from headrace.ingest.batch import BatchGroup
 
 
@@ -24,12 +24,19 @@ class RowKeys(NamedTuple):
 
     def joined(self, other: RowKeys) -> RowKeys:
         """These rows, then those of `other`."""
-        parts: list[Array] = [np.concatenate(pair) for pair in zip(self, other, strict=True)]
-        return RowKeys(*parts)
+        return RowKeys(
+            np.concatenate([self.locations, other.locations]),
+            np.concatenate([self.ids, other.ids]),
+            np.concatenate([self.tables, other.tables]),
+            np.concatenate([self.missing, other.missing]),
+        )
 
     @staticmethod
     def of(group: BatchGroup) -> RowKeys:
-        """The unique rows of a batch's group (no copies)."""
+        """The unique rows of a batch's group (no copies, if it is on the host)."""
         return RowKeys(
-            group.locations.numpy(), group.unique_ids.numpy(), group.unique_tables.numpy(), group.missing.numpy()
+            group.locations.cpu().numpy(),
+            group.unique_ids.cpu().numpy(),
+            group.unique_tables.cpu().numpy(),
+            group.missing.cpu().numpy(),
         )

@@ -136,14 +136,14 @@ static void update_rows(const Rule& rule, int64_t dim, float* const* rows, const
         step_rows<false>(rule, dim, rows, grads, n);
 }
 
-// Asks for the first lines of a row; `write` is 1 where it will be written.
+// Asks for the lines of a row's first 512 bytes; `write` is 1 where it will be written.
 template <int write, int64_t Dim = 0>
 HEADRACE_INLINE void prefetch_row(const float* row, int64_t floats) noexcept {
     if constexpr (Dim > 0) floats = Dim;
     const int64_t bytes = floats < 128 ? floats * static_cast<int64_t>(sizeof(float)) : 512;
     const char* first = reinterpret_cast<const char*>(row);
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at, write);
-    __builtin_prefetch(first + bytes - 1, write);  // of a row that does not begin with a line
+    if (reinterpret_cast<uintptr_t>(first) % 64 != 0) __builtin_prefetch(first + bytes - 1, write);
 }
 
 // row(i) is where the i-th of n different rows of `width` floats is; grads [n, dim].

@@ -1,15 +1,14 @@
 """A plain DistributedDataParallel loop: the dense model in DDP, the embedding rows in headrace's stage.
 
-    torchrun --nproc-per-node 1 examples/train_ddp.py --data 'train_*.gz'
+    torchrun --nproc-per-node 2 examples/train_ddp.py --data 'train_*.gz'
 
-DDP averages the gradients of dense parameters over the ranks; rows are not parameters, so it never sees them. One stage
-a rank would train rows that drift apart, so more than one rank is refused until rows are exchanged between ranks.
+DDP averages the gradients of dense parameters over the ranks. Rows are not parameters, so it never sees them: each has
+one owner among the ranks, and travels by the loader's plan.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -22,25 +21,22 @@ import headrace
 from dlrm import DLRM
 
 
-def refuse_more_ranks(world_size: int) -> None:
-    """Exit where the ranks would train rows of their own."""
-    if world_size > 1:
-        sys.exit(
-            f"train_ddp.py: {world_size} ranks were started, and each would train embedding rows of its own. Start one "
-            "rank (torchrun --nproc-per-node 1); give it threads with --num-workers"
-        )
-
-
-def train(options: argparse.Namespace) -> dict[str, Any]:
-    """One pass over the data; rows, mean loss and rows in the index."""
+def train(options: argparse.Namespace, ranks: headrace.Communicator) -> dict[str, Any]:
+    """One pass over the data; this rank's rows, their mean loss and the rows of its share of the index."""
     torch.manual_seed(0)
     schema = headrace.criteo_schema(dim=options.dim)
-    stage = headrace.EmbeddingStage(schema, lr=0.05, mode="arena")
+    stage = headrace.EmbeddingStage(schema, lr=0.05, communicator=ranks)
     model = DistributedDataParallel(DLRM(len(schema.dense), len(schema.sparse), options.dim))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
     rows, loss_sum = 0, 0.0
     with headrace.DataLoader(
-        options.data, options.batch_size, schema=schema, num_workers=options.num_workers, timeout=300
+        options.data,
+        options.batch_size,
+        schema=schema,
+        num_workers=options.num_workers,
+        timeout=300,
+        drop_last=ranks.world_size > 1,  # DDP weighs ranks equally, so their batches must be of one size
+        communicator=ranks,
     ) as loader:
         for batch in loader:
             assert batch.labels is not None
@@ -64,8 +60,8 @@ def main() -> None:
     options = parser.parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # torchrun says which rank of how many this is
     try:
-        refuse_more_ranks(dist.get_world_size())
-        print(train(options))
+        with headrace.connect("gloo", timeout_s=60) as ranks:
+            print(train(options, ranks))
     finally:
         dist.destroy_process_group()
 

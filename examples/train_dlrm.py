@@ -76,7 +76,7 @@ class Trainer:
             timeout=options.timeout,
         )
         self.stage = headrace.EmbeddingStage(
-            self.schema, lr=options.lr, eps=options.eps, seed=options.seed, mode=options.mode
+            self.schema, lr=options.lr, eps=options.eps, seed=options.seed, mode=options.mode, overlap=options.overlap
         )
         self.model = MODELS[options.model](len(self.schema.dense), len(self.schema.sparse), options.dim)
         self.optimizer = DENSE_OPTIMIZERS[options.dense_optimizer](self.model.parameters(), lr=options.dense_lr)
@@ -197,6 +197,7 @@ class Trainer:
             "steps": self.step,
             "seconds": seconds,
             **{key: stats[key] for key in REPORT_FROM_STATS},
+            "stage": self.stage.stats(),
             "auc": evaluation.get("auc"),
             "auc_of_generator": generator_auc(self.options.eval),
             "logloss": evaluation.get("logloss"),
@@ -249,6 +250,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--capacity", type=int, help="rows of the device arena")
     add("--hot-rows", type=lambda v: v if v == "auto" else int(v), default="auto", help="rows pinned in the R chunk")
     add("--mode", choices=("direct", "arena"), default="arena", help="train in the arena, as planned, or in the chunks")
+    add("--no-overlap", dest="overlap", action="store_false", help="move rows in the trainer's own time")
     add("--num-workers", type=int, default=2, help="threads that decode and index")
     add("--shuffle", action="store_true", help="permute rows within windows")
     add("--seed", type=int, default=0, help="of everything random")

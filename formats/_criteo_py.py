@@ -69,7 +69,7 @@ def parse_lines(
             faults.append(BadLine(number, column_number, reason, at + begin, at + end, at, at + len(line), found))
         at += len(line) + 1
     columns = [pa.array(v, field.type) for v, field in zip(values, layout.arrow_schema, strict=True)]
-    return ParsedLines(columns, len(values[0]), len(texts), BadLines.of(faults))
+    return ParsedLines(layout.record_batch(columns), len(values[0]), len(texts), BadLines.of(faults))
 
 
 def _parse_line(

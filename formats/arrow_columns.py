@@ -99,8 +99,11 @@ class ColumnCast:
     missing: int
     wrap_negative: bool
 
-    def apply(self, array: pa.Array) -> tuple[pa.Array, U8]:
-        """(column, reason why each row is refused, else 0: uint8 [rows]); ArrowInvalid for an array that is damaged."""
+    def apply(self, array: pa.Array) -> tuple[pa.Array, U8 | None]:
+        """(column, reason why each row is refused, else 0: uint8 [rows], or None where no value of this type is);
+        ArrowInvalid for an array that is damaged."""
+        if array.type == self.target and pa.types.is_integer(self.target) and not (self.missing and array.null_count):
+            return array, None  # as it is
         if not pa.types.is_list(self.target):
             values, nulls, reasons = self._values(array)
             if self.missing and nulls is not None:

@@ -21,7 +21,7 @@ from headrace.formats.record_reader import DecodedRecords, RecordFiles
 from headrace.formats.schema import Schema, SchemaError
 from headrace.formats.store import Store
 
-DEFAULT_BATCH_ROWS = 1 << 16
+DEFAULT_BATCH_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,19 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
         raise ColumnMismatchError(path, given or column, f"is declared by the schema, the file has {have}{hint}")
 
     def _decode(self, block: ArrowBlock) -> DecodedRecords:
-        arrays, refused = [], np.zeros((len(block.casts), block.data.num_rows), np.uint8)
+        arrays, refused = [], None
         for i, cast in enumerate(block.casts):
             try:
-                array, refused[i] = cast.apply(block.data.column(cast.source))
+                array, reasons = cast.apply(block.data.column(cast.source))
             except pa.ArrowInvalid as error:
                 path, reason = self.files[block.position.file], f"column {cast.source!r} is damaged ({error})"
                 raise CorruptShardError(
                     path, self._listed[block.position.file][path], block.position.line, reason
                 ) from error
             arrays.append(array)
+            if reasons is not None and reasons.any():
+                refused = np.zeros((len(block.casts), block.data.num_rows), np.uint8) if refused is None else refused
+                refused[i] = reasons
         return self._decoded(block, arrays, refused)
 
     def _value(self, block: ArrowBlock, row: int, column: int) -> object:

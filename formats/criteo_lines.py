@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from headrace.formats import _criteo
 from headrace.formats.bad_lines import BadLine, BadLines
+from headrace.formats.batch_message import MessageHead
 from headrace.formats.checks import check_integer
 from headrace.formats.schema import Schema, SchemaError
 from headrace.formats.text_blocks import DEFAULT_MAX_LINE_BYTES
@@ -91,12 +93,17 @@ SPARSE_KIND = {"hex32": Kind.HEX32, "hex64": Kind.HEX64, "uint64": Kind.UINT64, 
 
 
 class ParsedLines(NamedTuple):
-    """Columns of the accepted rows in schema order, the number of lines (bad ones counted), the refused lines."""
+    """The accepted rows in the schema's types, how many, the number of lines (bad ones counted), the refused lines."""
 
-    columns: list[pa.Array]
+    batch: pa.RecordBatch
     rows: int
     lines: int
     faults: BadLines
+
+    @property
+    def columns(self) -> list[pa.Array]:
+        """In schema order."""
+        return list(self.batch.columns)
 
 
 # What a parser accepts: anything contiguous with the buffer interface.
@@ -159,6 +166,10 @@ class LineLayout:
     def field_reason(self, bad: BadLine) -> str:
         return field_reason(Reason(bad.reason), Kind(self.kinds[bad.column]))
 
+    @cached_property
+    def message_head(self) -> MessageHead:
+        return MessageHead.of(self.arrow_schema)
+
     def record_batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
@@ -173,26 +184,18 @@ def parse_lines(
     first_line: int = 0,
     lines: int | None = None,
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
+    tiles: bool = True,
 ) -> ParsedLines:
     """Parse `data` (bytes-like, whole lines; the last one may lack its line feed) natively, without the GIL.
 
-    The columns own their memory (one allocation for all of them) and do not refer to `data`. `first_line` is the
+    The batch owns its memory (one allocation for all of it) and does not refer to `data`. `first_line` is the
     0-based number of the first line; `lines`, where it is known, saves counting them (more of them raise ValueError). A
     line of more than `max_line_bytes` bytes (line feed aside) is refused. Bad lines raise nothing: they are listed.
+    ``tiles=False`` takes every line by itself, as on a machine without AVX2; for tests, the result is the same.
     """
     check_integer("max_line_bytes", max_line_bytes, 1, 2**62)
-    buffer, places, rows, lines, table = _criteo.parse_block(
-        data, layout.kinds, layout.required, max_line_bytes, -1 if lines is None else lines
+    buffer, rows, lines, table = _criteo.parse_block(
+        data, layout.kinds, layout.required, layout.message_head, max_line_bytes, -1 if lines is None else lines, tiles
     )
     table[:, 0] += first_line + 1
-    columns = [
-        _column(field.type, rows, buffer, *place) for field, place in zip(layout.arrow_schema, places, strict=True)
-    ]
-    return ParsedLines(columns, rows, lines, BadLines(table))
-
-
-def _column(kind: pa.DataType, rows: int, buffer: pa.Buffer, values_at: int, validity_at: int, nulls: int) -> pa.Array:
-    """A column over parts of `buffer`, not copied; no validity bitmap when nothing is missing."""
-    values = buffer.slice(values_at, rows * (kind.bit_width // 8))
-    validity = buffer.slice(validity_at, (rows + 7) // 8) if nulls else None
-    return pa.Array.from_buffers(kind, rows, [validity, values], nulls)
+    return ParsedLines(layout.message_head.read(buffer), rows, lines, BadLines(table))

@@ -56,7 +56,7 @@ class CriteoFiles(TextFiles):
             max_line_bytes=self._max_line_bytes,
         )
         bad = parsed.faults if len(parsed.faults) else NO_BAD_LINES
-        return self._layout.record_batch(parsed.columns), bad
+        return parsed.batch, bad
 
     def _empty_batch(self) -> pa.RecordBatch:
         return self._layout.empty_batch()

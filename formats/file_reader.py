@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyarrow import fs
 
 from headrace.formats.arrow_store import store_of
@@ -86,6 +87,7 @@ class FileReader(ABC, Generic[BlockT]):
             self._entries = _manifest_entries(self.store, self.files, whole)
         self._begun = False
         self._selection: RowSelection | None = None
+        self._row_bytes = row_bytes_of(schema.arrow_schema(labels=bool(schema.labels)))
         self._waiting: Waiting | None = None
         self._ended = self._growing is None
         if self._growing is not None:
@@ -319,8 +321,17 @@ class FileReader(ABC, Generic[BlockT]):
         """The error of the bad record number `at` of a block, and the raw record where it can be quarantined."""
 
 
+def row_bytes_of(schema: pa.Schema) -> int | None:
+    """Bytes of a row's values when all columns are of fixed width, else None."""
+    if not all(pa.types.is_primitive(kind) for kind in schema.types):
+        return None
+    return sum(int(kind.bit_width) for kind in schema.types) // 8
+
+
 def good_ranges(file: int, first: int, rows: int, bad: I64) -> tuple[SourceRange, ...]:
     """The rows [first, first + rows) of a file without the 0-based rows `bad` (ascending)."""
+    if not len(bad):
+        return (SourceRange(file, first, rows),) if rows else ()
     begins = np.concatenate([[first], bad + 1])
     lengths = np.concatenate([bad, [first + rows]]) - begins
     kept = lengths > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 from headrace.formats.bad_lines import BadLines
@@ -24,7 +24,7 @@ class FilePosition:
     line: int
 
     def to_dict(self) -> dict[str, int]:
-        return asdict(self)
+        return {"file": self.file, "byte_offset": self.byte_offset, "line": self.line}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FilePosition:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.formats.arrow_columns import column_kind
-from headrace.formats.bad_lines import BadLines
+from headrace.formats.bad_lines import NO_BAD_LINES, BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
 from headrace.formats.criteo_lines import Reason, field_reason
@@ -97,23 +97,24 @@ class RecordFiles(FileReader[RecordBlockT]):
     def _rows_of_block(self, block: RecordBlockT) -> tuple[int, int]:
         return block.position.line, block.next_position.line
 
-    def _decoded(self, block: RecordBlockT, arrays: list[pa.Array], refused: U8) -> DecodedRecords:
+    def _decoded(self, block: RecordBlockT, arrays: list[pa.Array], refused: U8 | None) -> DecodedRecords:
         """The decoded block of these columns without its bad rows.
 
-        refused: uint8 [columns, rows], the reason why a value makes its row a bad one, or 0
+        refused: uint8 [columns, rows], the reason why a value makes its row a bad one, or 0; None where none does
         """
-        file, first, rows = block.position.file, block.position.line, refused.shape[1]
-        bad_rows = np.flatnonzero(refused.any(axis=0))
+        file, first = block.position.file, block.position.line
+        rows = block.next_position.line - first
+        bad_rows = np.zeros(0, np.int64) if refused is None else np.flatnonzero(refused.any(axis=0))
         if len(bad_rows):
             kept = pa.array(np.delete(np.arange(rows), bad_rows))
             arrays = [array.take(kept) for array in arrays]
         data = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
         return DecodedRecords(
-            rows=RowBlock(data, Source(self.files, good_ranges(file, first, rows, bad_rows + first))),
+            rows=RowBlock(data, Source(self.files, good_ranges(file, first, rows, bad_rows + first)), self._row_bytes),
             position=block.position,
             next_position=block.next_position,
             lines=rows,
-            bad=BadLines.of_rows(bad_rows, first, refused),
+            bad=NO_BAD_LINES if refused is None else BadLines.of_rows(bad_rows, first, refused),
             text=memoryview(b""),
             text_offset=0,
             block=block if len(bad_rows) else None,

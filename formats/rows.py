@@ -131,32 +131,81 @@ def _renumbered(part: Source, kept: tuple[str, ...], merged: tuple[str, ...], po
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Decoded rows (an Arrow record batch of the dataset's schema) and their source."""
+    """Decoded rows (an Arrow record batch of the dataset's schema) and their source.
+
+    `row_bytes`: bytes of the values of a row, where a reader knows; to ask Arrow takes longer than to decode a few
+    hundred rows.
+    """
 
     data: pa.RecordBatch
     source: Source
+    row_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.source.num_rows != self.data.num_rows:
-            raise ValueError(f"{self.data.num_rows} rows with the source of {self.source.num_rows}")
+        if self.source.num_rows != self.num_rows:
+            raise ValueError(f"{self.num_rows} rows with the source of {self.source.num_rows}")
 
     @property
     def num_rows(self) -> int:
         return int(self.data.num_rows)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values (and of what else there is, where `row_bytes` is not known)."""
+        return int(self.data.nbytes) if self.row_bytes is None else self.num_rows * self.row_bytes
+
+    @property
+    def parts(self) -> tuple[pa.RecordBatch, ...]:
+        """The rows as they lie in memory: record batches that follow each other."""
+        return (self.data,)
+
     def slice(self, offset: int, rows: int) -> RowBlock:
         """A view of rows [offset, offset + rows); no copy."""
-        return RowBlock(self.data.slice(offset, rows), self.source.slice(offset, rows))
+        return RowBlock(self.data.slice(offset, rows), self.source.slice(offset, rows), self.row_bytes)
 
     def take(self, indices: I64) -> RowBlock:
         """Rows in the order of `indices` (a copy)."""
         indices = np.asarray(indices, np.int64)
-        return RowBlock(self.data.take(pa.array(indices)), self.source.take(indices))
+        return RowBlock(self.data.take(pa.array(indices)), self.source.take(indices), self.row_bytes)
 
     @staticmethod
     def concat(blocks: Sequence[RowBlock]) -> RowBlock:
-        """Blocks one after the other; a single block is returned as it is."""
+        """Blocks one after the other, their data joined when it is asked for; a single block is returned as it is."""
         if len(blocks) == 1:
             return blocks[0]
-        data = pa.concat_batches([b.data for b in blocks])
-        return RowBlock(data, Source.concat([b.source for b in blocks]))
+        parts = tuple(part for b in blocks for part in b.parts)
+        known = {b.row_bytes for b in blocks}
+        row_bytes = known.pop() if len(known) == 1 else None
+        return _JoinedRows(None, Source.concat([b.source for b in blocks]), row_bytes, parts=parts)
+
+
+class _JoinedRows(RowBlock):
+    """Rows of several record batches: who takes them by their parts saves joining them."""
+
+    _parts: tuple[pa.RecordBatch, ...]
+
+    def __init__(
+        self,
+        data: pa.RecordBatch | None,
+        source: Source,
+        row_bytes: int | None = None,
+        *,
+        parts: tuple[pa.RecordBatch, ...] = (),
+    ) -> None:
+        for name, value in (("_parts", parts or (data,)), ("source", source), ("row_bytes", row_bytes)):
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    @property
+    def data(self) -> pa.RecordBatch:  # type: ignore[override]
+        if len(self._parts) > 1:
+            object.__setattr__(self, "_parts", (pa.concat_batches(self._parts),))
+        return self._parts[0]
+
+    @property
+    def parts(self) -> tuple[pa.RecordBatch, ...]:
+        return self._parts
+
+    @property
+    def num_rows(self) -> int:
+        return sum(part.num_rows for part in self._parts)

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from io import RawIOBase
 from typing import Protocol
 
+import pyarrow as pa
+
+from headrace.formats._criteo import after_last_feed, count_feeds
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import MAX_EXCERPT_BYTES, CorruptShardError
-from headrace.formats.gzip_members import GZIP_MAGIC, GzipMembers
+from headrace.formats.gzip_members import GZIP_MAGIC
+from headrace.formats.gzip_reader import GzipReader
+from headrace.formats.read_ahead import ReadAhead
 from headrace.formats.store import LOCAL, Store, open_size
 from headrace.formats.zstd_frames import ZSTD_MAGIC, ZstdFrames
 
-DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_BLOCK_BYTES = 1 << 21
 DEFAULT_MAX_LINE_BYTES = 1 << 20
 MAX_BYTES = 1 << 30
 
@@ -21,6 +26,7 @@ UTF8_BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = MAX_EXCERPT_BYTES + 1  # one more than an error shows, so that it shows that something is left out
 _LF = 0x0A
+_MARK_BYTES = max(map(len, (UTF8_BOM, GZIP_MAGIC, ZSTD_MAGIC)))
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,9 @@ def open_bytes(path: str, store: Store = LOCAL) -> tuple[ByteSource, RawIOBase]:
     file = store.open(path)
     try:
         if path.endswith(".gz"):
-            return GzipMembers(path, file), file
+            return ReadAhead(GzipReader(path, file, lambda: store.open(path))), file
         if path.endswith(".zst"):
-            return ZstdFrames(path, file), file
+            return ReadAhead(ZstdFrames(path, file)), file
     except BaseException:
         file.close()
         raise
@@ -191,13 +197,13 @@ class _LineCutter:
             at_end = used < len(buffer) and self._error is None
             if self._must_end and used:
                 raise ValueError(f"{self._path}: no line starts at byte {self.offset}; has the file changed?")
-            begin = self._skip_mark(buffer) if at_start else 0
+            begin = self._skip_mark(buffer, used) if at_start else 0
             at_start = False
             yield from self._cut(buffer, begin, used, at_end)
             if self._error is not None:
                 raise self._error
 
-    def _fill(self) -> tuple[bytearray, int]:
+    def _fill(self) -> tuple[memoryview, int]:
         """A new buffer with the carry and what comes next; number of bytes used, less than its size at the end."""
         carried = len(self._carry)
         start = self.offset + self._mark_bytes
@@ -206,9 +212,9 @@ class _LineCutter:
         while edge <= self._edge:  # as long again as an unfinished line: a long one costs a logarithm of copies
             edge = -(-(start + 2 * (edge - start)) // size) * size if edge - start >= size else edge + size
         self._edge = edge
-        buffer = bytearray(self._edge - start)
+        buffer = memoryview(pa.allocate_buffer(self._edge - start)).cast("B")  # of a pool, and not filled with zeros
         buffer[:carried] = self._carry
-        return buffer, carried + self._read(memoryview(buffer)[carried:])
+        return buffer, carried + self._read(buffer[carried:])
 
     def _read(self, target: memoryview) -> int:
         """Fill `target`; fewer bytes mean the end, or an error that is kept until the bytes before it are used."""
@@ -224,17 +230,18 @@ class _LineCutter:
             self._error = error
         return used
 
-    def _skip_mark(self, buffer: bytearray) -> int:
-        if buffer.startswith(GZIP_MAGIC):
+    def _skip_mark(self, buffer: memoryview, used: int) -> int:
+        start = bytes(buffer[: min(used, _MARK_BYTES)])
+        if start.startswith(GZIP_MAGIC):
             raise CorruptShardError(self._path, 0, 0, "gzip data under a name that does not end in .gz")
-        if buffer.startswith(ZSTD_MAGIC):
+        if start.startswith(ZSTD_MAGIC):
             raise CorruptShardError(self._path, 0, 0, "Zstandard data under a name that does not end in .zst")
-        self._mark_bytes = len(UTF8_BOM) if buffer.startswith(UTF8_BOM) else 0
+        self._mark_bytes = len(UTF8_BOM) if start.startswith(UTF8_BOM) else 0
         return self._mark_bytes
 
-    def _cut(self, buffer: bytearray, begin: int, used: int, at_end: bool) -> Iterator[TextBlock]:
+    def _cut(self, buffer: memoryview, begin: int, used: int, at_end: bool) -> Iterator[TextBlock]:
         """Yield the whole lines in ``buffer[begin:used]``, keep the rest."""
-        whole = max(buffer.rfind(b"\n", begin, used) + 1, begin)
+        whole = begin + after_last_feed(buffer[begin:used])
         if at_end and bytes(buffer[whole:used]) not in (b"", b"\r"):
             whole = used  # the last line of the file, without a line feed
         keep = _blank_tail(buffer, begin, whole)
@@ -254,9 +261,10 @@ class _LineCutter:
         else:
             self._carry = bytes(buffer[keep:used])
 
-    def _block(self, buffer: bytearray, begin: int, end: int) -> TextBlock:
-        lines = buffer.count(b"\n", begin, end) + (buffer[end - 1] != _LF)
-        return self._advance(memoryview(buffer)[begin:end].toreadonly(), lines, end - begin, 0)
+    def _block(self, buffer: memoryview, begin: int, end: int) -> TextBlock:
+        text = buffer[begin:end]
+        lines = count_feeds(text) + (text[-1] != _LF)
+        return self._advance(text.toreadonly(), lines, end - begin, 0)
 
     def _skip_line(self, head: bytes, seen: int) -> Iterator[TextBlock]:
         """Read to the end of a line of which `seen` bytes, beginning with `head`, have been read."""
@@ -285,12 +293,12 @@ class _LineCutter:
         return block
 
 
-def _blank_tail(buffer: bytearray, begin: int, end: int) -> int:
+def _blank_tail(buffer: memoryview, begin: int, end: int) -> int:
     """Where the blank lines (LF or CR LF) that end at `end` begin; `begin` is the start of a line."""
     ending = bytes(buffer[max(begin, end - 3) : end])
     if not ending.endswith((b"\n\n", b"\n\r\n")) and ending not in (b"\n", b"\r\n"):
         return end
-    text = bytes(memoryview(buffer)[begin:end])
+    text = bytes(buffer[begin:end])
     blank_from = len(text.rstrip(b"\r\n"))
     # A line of several carriage returns is not blank.
     last_content = max(text.rfind(b"\r\r", blank_from), blank_from - 1)

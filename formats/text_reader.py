@@ -97,7 +97,7 @@ class TextFiles(FileReader[TextBlock]):
             data, bad = self._parse(block)
         ranges = good_ranges(block.file, block.first_line, block.lines, bad.numbers - 1)
         return DecodedBlock(
-            rows=RowBlock(data, Source(self.files, ranges)),
+            rows=RowBlock(data, Source(self.files, ranges), self._row_bytes),
             position=FilePosition(block.file, block.byte_offset, block.first_line),
             next_position=FilePosition(block.file, block.next_offset, block.next_line),
             lines=block.lines,
@@ -150,6 +150,8 @@ def _leading_mismatches(bad: BadLines, first: int, before: int) -> int:
 
     first: 0-based first line of rows
     """
+    if not len(bad):
+        return 0
     candidates = bad[: max(0, MISMATCHED_LINES - before)]
     in_run = candidates.numbers == np.arange(first + before + 1, first + before + 1 + len(candidates))
     in_run &= candidates.reasons == Reason.COLUMN_COUNT

@@ -25,10 +25,10 @@ class ZstdFrames:
         self._file = file if file is not None else open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), "zstd")
 
-    def readinto(self, target: memoryview) -> int:
-        """Fill a part of `target`; number of bytes, 0 at the end of the file."""
+    def read_piece(self, max_bytes: int = _MAX_READ_BYTES) -> bytes:
+        """The next bytes, at most `max_bytes` (1 or more) and 1 MiB; none at the end of the file."""
         try:
-            return int(self._stream.readinto(target[:_MAX_READ_BYTES]))
+            return bytes(self._stream.read(min(max_bytes, _MAX_READ_BYTES)))
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise

@@ -20,21 +20,19 @@ import numpy.typing as npt
 
 from headrace.indexer._dit import mix64
 from headrace.indexer.bench_contenders import Batch, CommittingIndex, Residents, prefill
-from headrace.indexer.bench_exchange import KEY, Keys, Link, check_count, turns
+from headrace.indexer.bench_exchange import KEY, Keys, check_count, swap_keys
 from headrace.indexer.columns import NNZ_LIMIT, check_columns
 from headrace.indexer.dedup import Deduplicator
 from headrace.indexer.dit import DIT
-from headrace.indexer.hashing import ROUTE_BITS, ROUTE_BUCKETS, route_bucket
+from headrace.indexer.exchange.channel import Channel, turns
+from headrace.indexer.exchange.communicator import Communicator
+from headrace.indexer.exchange.routing import owners_of
+from headrace.indexer.hashing import ROUTE_BUCKETS
 from headrace.indexer.indexed import PLACE_BITS, TIER_SHIFT, U64, IdColumn, IndexTable
 
 I64 = npt.NDArray[np.int64]
 
 ORDERS = {"ring": True, "no_ring": False}
-
-
-def owners_of(hashes: U64, size: int) -> I64:
-    """Owner of each key: the 65,536 route buckets, in runs of equal length, over the ranks."""
-    return (route_bucket(hashes).astype(np.int64) * size) >> ROUTE_BITS
 
 
 class Owner:
@@ -68,32 +66,32 @@ class Owner:
 class RequestStream:
     """One local stream of batches: deduplicated here, located at the owners; counts its keys."""
 
-    def __init__(self, tables: Sequence[IndexTable], owner: Owner, link: Link, max_keys: int) -> None:
-        self.link, self.keys, self.keys_here = link, 0, 0
+    def __init__(self, tables: Sequence[IndexTable], owner: Owner, channel: Channel, max_keys: int) -> None:
+        self.channel, self.keys, self.keys_here = channel, 0, 0
         self._tables, self._owner, self._max_keys = tables, owner, max_keys
         self._dedup = Deduplicator(tables)
 
     def locate(self, batch: Batch, *, ring: bool) -> tuple[Keys, U64]:
         """The unique keys of `batch`, by owner, and where each lives. All ranks call it for their batch at once."""
-        link = self.link
+        channel = self.channel
         keys, owners = self._unique_keys(batch)
         order = np.argsort(owners.astype(np.uint16), kind="stable")
-        keys, counts = keys[order], np.bincount(owners, minlength=link.size)
+        keys, counts = keys[order], np.bincount(owners, minlength=channel.size)
         wanted = np.split(keys, np.cumsum(counts)[:-1])
         asked = list(wanted)
-        for to, sender in turns(link.rank, link.size, ring=ring):
-            asked[sender] = link.swap_keys(wanted[to], to, sender, self._max_keys)
+        for to, sender in turns(channel.rank, channel.size, ring=ring):
+            asked[sender] = swap_keys(channel, wanted[to], to, sender, self._max_keys)
         answers = self._owner.locations(asked)
         found = [np.empty(len(part), np.uint64) for part in wanted]
-        found[link.rank] = answers[link.rank]
-        for to, sender in turns(link.rank, link.size, ring=ring):
-            link.swap(answers[to], to, found[sender], sender)
+        found[channel.rank] = answers[channel.rank]
+        for to, sender in turns(channel.rank, channel.size, ring=ring):
+            channel.swap(answers[to], to, found[sender], sender)
         locations = np.concatenate(found)
         ranks = (locations >> np.uint64(PLACE_BITS)) & np.uint64((1 << (TIER_SHIFT - PLACE_BITS)) - 1)
         if (ranks != owners[order].astype(np.uint64)).any():
             raise RuntimeError("a location names another rank than its key's owner")
         self.keys += len(keys)
-        self.keys_here += len(wanted[link.rank])
+        self.keys_here += len(wanted[channel.rank])
         return keys, locations
 
     def _unique_keys(self, batch: Batch) -> tuple[Keys, I64]:
@@ -106,7 +104,7 @@ class RequestStream:
             at = start + np.flatnonzero(group.missing[start:end])  # one at most
             hashes[at] = mix64(self._tables[table].uid, True, group.unique_ids[at])
         keys["table_missing"] |= group.missing
-        return keys, owners_of(hashes, self.link.size)
+        return keys, owners_of(hashes, self.channel.size)
 
     def close(self) -> None:
         self._dedup.close()
@@ -117,23 +115,24 @@ def measure_ranks(
     residents: Residents,
     streams: Sequence[Sequence[Batch]],
     *,
-    comm: Any,
+    communicator: Communicator,
     orders: Sequence[str] = tuple(ORDERS),
     rounds: int = 3,
     num_threads: int = 1,
-    timeout_s: float = 60.0,
     beside: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
     """Measure `streams` (batches of each request stream) in each of `orders`, `rounds` times in turn; by all ranks.
 
     `residents[t]` are the ids that table t holds before, on all ranks together; `num_threads` those of an owner's
     index. `beside` is called over and over in a thread of its own, and gives the rows that it has done. The report is
-    the same on all ranks. After an error the other ranks wait until `timeout_s`: abort them.
+    the same on all ranks. After an error the other ranks wait for this one until their timeout: end them.
     """
-    link = Link(comm, 0, timeout_s)
-    max_keys = _agree(link, tables, streams, [rounds, num_threads, *(ORDERS[order] for order in orders)])
-    owner = Owner(tables, residents, rank=link.rank, size=link.size, num_threads=num_threads)
-    requests = [RequestStream(tables, owner, Link(comm, 1 + s, timeout_s), max_keys) for s in range(len(streams))]
+    control = communicator.channel("control")
+    max_keys = _agree(control, tables, streams, [rounds, num_threads, *(ORDERS[order] for order in orders)])
+    owner = Owner(tables, residents, rank=control.rank, size=control.size, num_threads=num_threads)
+    requests = [
+        RequestStream(tables, owner, communicator.channel(f"stream {s}"), max_keys) for s in range(len(streams))
+    ]
     for order in orders:
         _run(requests, streams, ring=ORDERS[order])  # warm: the ids of the batches are there
     before = _counts(requests)
@@ -144,33 +143,35 @@ def measure_ranks(
         try:
             for turn in range(rounds):
                 for order in orders[:: -1 if turn % 2 else 1]:
-                    link.gather(np.zeros(1))  # all begin together
+                    control.all_gather(np.zeros(1))  # all begin together
                     start = time.perf_counter()
                     _run(requests, streams, ring=ORDERS[order])
                     seconds[order].append(time.perf_counter() - start)
         finally:
             stop.set()
-        beside_rate = 0.0 if parsing is None else parsing.result(timeout_s)
+        beside_rate = 0.0 if parsing is None else parsing.result(communicator.timeout_s)
     samples = sum(len(batch[0].values) for stream in streams for batch in stream)
     work = (_counts(requests) - before) / (rounds * len(orders))
     mine = [samples, len(owner.index), beside_rate, *work, *(s for order in orders for s in seconds[order])]
-    figures = link.gather(np.array(mine, np.float64))
+    figures = control.all_gather(np.array(mine, np.float64))
     for request in requests:
         request.close()
     owner.index.close()
     return _report(figures, orders, rounds, request_threads=len(streams), num_threads=num_threads)
 
 
-def _agree(link: Link, tables: Sequence[IndexTable], streams: Sequence[Sequence[Batch]], options: list[int]) -> int:
+def _agree(
+    control: Channel, tables: Sequence[IndexTable], streams: Sequence[Sequence[Batch]], options: list[int]
+) -> int:
     """Most ids of any rank's batch. ValueError where ranks differ in what would make one wait for another."""
     sizes = [sum(len(c.values) for c in check_columns(b, tables)) for stream in streams for b in stream]
     if not sizes or not options:
         raise ValueError("there is no batch to measure")
     shape = [len(streams), len(sizes), len(streams[0]), *options]
-    rows = link.gather(np.array([len(shape), 0], np.int64))
+    rows = control.all_gather(np.array([len(shape), 0], np.int64))
     if (rows[:, 0] != len(shape)).any():
         raise ValueError("the ranks were started with different options")
-    rows = link.gather(np.array([*shape, max(sizes)], np.int64))
+    rows = control.all_gather(np.array([*shape, max(sizes)], np.int64))
     if (rows[:, :-1] != np.array(shape)).any():
         raise ValueError(f"the ranks were started with different options: {rows[:, :-1].tolist()}")
     return check_count(int(rows[:, -1].max()), NNZ_LIMIT, int(rows[:, -1].argmax()))
@@ -206,7 +207,7 @@ def _rate(beside: Callable[[], int], stop: threading.Event) -> float:
 
 def _counts(requests: Sequence[RequestStream]) -> npt.NDArray[np.float64]:
     """Keys, keys that are this rank's own, bytes sent."""
-    counts = np.array([[r.keys, r.keys_here, r.link.bytes_sent] for r in requests], np.float64)
+    counts = np.array([[r.keys, r.keys_here, int(r.channel.traffic.sent.sum())] for r in requests], np.float64)
     return np.asarray(counts.sum(0))
 
 

@@ -45,6 +45,10 @@ def choose_hot_reducing_all(presence: F64, *, c_a2a: float, c_ar: float) -> Bool
     return hot
 
 
+_DENSE_SPAN = 8
+"""Locations are counted in an array over all of their range when it is at most so many times as long as they are."""
+
+
 class Coverage(NamedTuple):
     """Shares, 0 to 1, of the accesses and of the unique rows of batches that fall on hot rows; 0.0 of nothing."""
 
@@ -87,7 +91,8 @@ class PresenceCounter:
         if self.full:
             return False
         rows = np.array(locations, np.uint64)
-        if (rows == ABSENT).any() or len(np.unique(rows)) != len(rows):
+        ordered = np.sort(rows)
+        if (len(rows) and ordered[-1] == ABSENT) or (ordered[1:] == ordered[:-1]).any():
             raise ValueError("a batch to count must hold each location once and no ABSENT one: pass unique rows")
         accesses = np.zeros(len(rows), np.int64)
         if query_ids is not None:
@@ -123,7 +128,9 @@ class PresenceCounter:
     def top(self, k: int) -> U64:
         """The k locations (or all) in most batches, most frequent first, ties by location."""
         self._merge()
-        order = np.lexsort((self._locations, -self._counts[0]))
+        batches = self._counts[0]  # of ascending locations: a stable sort keeps their order
+        few = self._num_batches <= np.iinfo(np.uint16).max  # then the sort is by radix
+        order = np.argsort((self._num_batches - batches).astype(np.uint16 if few else np.int64), kind="stable")
         return np.array(self._locations[order[: max(0, k)]])
 
     def _merge(self) -> None:
@@ -138,8 +145,18 @@ class PresenceCounter:
 
 def _summed(locations: Sequence[U64], counts: Sequence[I64]) -> tuple[U64, I64]:
     """Distinct locations, ascending, and the sums of their columns in counts [2, ...]."""
-    every, inverse = np.unique(np.concatenate(locations), return_inverse=True)
+    some = [rows for rows in locations if len(rows)]
+    first = min((int(rows.min()) for rows in some), default=0)
+    span = max((int(rows.max()) for rows in some), default=-1) + 1 - first
+    if span <= _DENSE_SPAN * sum(map(len, some)):  # places are handed out one after the other: count them in place
+        dense = np.zeros((2, span), np.int64)
+        for rows, columns in zip(locations, counts, strict=True):  # no location twice in one of them
+            dense[:, (rows - np.uint64(first)).astype(np.int64)] += columns
+        there = np.flatnonzero(dense[0])  # each was in a batch
+        return there.astype(np.uint64) + np.uint64(first), dense[:, there]
+    rows = np.concatenate(locations)
     stacked = np.concatenate(counts, axis=1)  # (2, rows)
+    every, inverse = np.unique(rows, return_inverse=True)
     # bincount adds float64: exact, as no count reaches 2^53
     total = np.stack([np.bincount(inverse, weights=row, minlength=len(every)) for row in stacked])
     return every, total.astype(np.int64)

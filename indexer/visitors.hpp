@@ -10,8 +10,8 @@
 
 namespace headrace {
 
-// Who wants to be alone is given way to for a moment, and no longer: a visitor may be the one that is waited for, and come
-// in again.
+// Who wants to be alone is given way to for a moment, and no longer: a visitor may be the one that is waited for, and
+// come in again.
 class Visitors {
   public:
     void lock_shared() {

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace.formats.rows import Source
 from headrace.formats.schema import Schema
+from headrace.ingest.rank_step import RankSteps
 from headrace.ingest.step_plan import StepPlan
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Batch:
 
     `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `groups` follow
-    ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered.
+    ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered;
+    `ranks` is what the step is over several ranks, None for one process.
     """
 
     dense: Tensor
@@ -83,6 +85,7 @@ class Batch:
     source: Source
     schema: Schema
     ticket: int | None = None
+    ranks: RankSteps | None = None
 
     @property
     def num_rows(self) -> int:

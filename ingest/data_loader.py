@@ -19,6 +19,7 @@ from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.columns import MAX_THREADS
 from headrace.indexer.dit import DIT
+from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.adapters.loader_dataset import LoaderDataset
 from headrace.ingest.adapters.loader_node import LoaderNode
 from headrace.ingest.batch import Batch
@@ -27,10 +28,11 @@ from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.stats import NodeStats
-from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.batch_rows import BatchRows
+from headrace.ingest.nodes.batch_share import BatchShare
 from headrace.ingest.nodes.index import Index, index_tables
+from headrace.ingest.nodes.index_ranks import IndexRanks, Uneven
 from headrace.ingest.nodes.map_rows import Map
 from headrace.ingest.nodes.plan_window import PlanWindow
 from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
@@ -83,6 +85,20 @@ class DataLoader:
         Seconds that `next` may wait before it raises TimeoutError; 0 waits for ever.
     bad_records
         "raise" (the default), "skip", or a :class:`BadRecords` policy. A reader brings its own.
+    communicator
+        The ranks that train together (:func:`headrace.connect`); the index then holds the rows that this rank owns.
+    shard
+        Over ranks. True: all ranks are given the same dataset, and each takes `batch_size` rows of every global batch,
+        which are those of one process with ``world_size * batch_size``, whatever the number of ranks. False: each rank
+        has rows of its own.
+    uneven
+        Over ranks, when the rows of one end before those of others; see :class:`IndexRanks`.
+    hot_every
+        Over ranks `hot_rows` ("auto": none) are the rows of each layout that all ranks hold, so that nothing of them
+        travels but gradients, all-reduced; they are chosen anew every so many steps.
+    node_size
+        Over ranks: how many share a node, one after the other. More than 1: they deduplicate together, so that a row
+        crosses to another node once.
     transform
         A function RowBlock -> RowBlock, applied before batching.
 
@@ -115,11 +131,16 @@ class DataLoader:
         bad_records: BadRecords | str | None = None,
         transform: Callable[[RowBlock], RowBlock] | None = None,
         verify_plan: bool = False,
+        communicator: Communicator | None = None,
+        shard: bool = True,
+        uneven: Uneven = "short",
+        hot_every: int = 100,
+        node_size: int = 1,
         idle_s: float | None = None,
     ) -> None:
         _check_kinds(
             schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
-            pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool),
+            pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool), shard=(shard, bool),
         )  # fmt: skip
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a function RowBlock -> RowBlock, got {transform!r}")
@@ -129,7 +150,7 @@ class DataLoader:
         self.num_workers = _check_workers(num_workers)
         self.drop_last = drop_last
         self.schema = schema
-        self.index = index if index is not None else DIT(index_tables(schema), num_threads=max(1, self.num_workers))
+        self.index = index if index is not None else self._make_index(communicator)
         self._transformed = transform is not None
         self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
@@ -140,17 +161,30 @@ class DataLoader:
             rows = Map(rows, transform)
         if shuffle:
             rows = self._shuffle = Shuffle(rows, window_rows=shuffle_window_rows, seed=seed)
-        batches = BatchRows(rows, self.batch_size, drop_last=drop_last)
+        batches = _batches(rows, self.batch_size, drop_last, communicator if shard else None)
         timeout_s = _check_timeout(timeout)
         self._root: Node[Batch]
         if train:
-            indexed: Node[IndexedRows] = Index(batches, schema, self.index)
             if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
                 idle_s = GROWING_IDLE_S
-            if idle_s is not None:
-                indexed = Prefetch(indexed)
+            indexed: Index | IndexRanks = Index(batches, schema, self.index)
+            if communicator is not None:
+                facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
+                indexed = IndexRanks(
+                    batches,
+                    schema,
+                    self.index,
+                    communicator,
+                    uneven=uneven,
+                    look_ahead=window > 0,
+                    hot_rows=0 if hot_rows == "auto" else hot_rows,
+                    hot_every=hot_every,
+                    node_size=node_size,
+                    facts=facts,
+                )
+                hot_rows = 0
             self._plan = PlanWindow(
-                indexed,
+                Prefetch(indexed),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
                 capacity=capacity,
@@ -162,7 +196,19 @@ class DataLoader:
             self._root = prefetch(self._plan, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
         else:  # looked up when it is handed out: what is read ahead would not see the steps in between
             ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
-            self._root = ToBatch(Index(ahead, schema, self.index, insert=False))
+            looked_up: Index | IndexRanks = Index(ahead, schema, self.index, insert=False)
+            if communicator is not None:
+                looked_up = IndexRanks(
+                    ahead,
+                    schema,
+                    self.index,
+                    communicator,
+                    insert=False,
+                    uneven=uneven,
+                    node_size=node_size,
+                    facts=self._facts(shard=shard),
+                )
+            self._root = ToBatch(looked_up)
         self._lock = threading.Lock()  # of what follows
         self._epoch = 0  # of the next iteration
         self._running_epoch = 0
@@ -174,6 +220,19 @@ class DataLoader:
         self._resuming: dict[str, Any] | None = None  # the loaded state, until a batch behind it was handed out
         self._stats = LoaderStats()
         self._closed = False
+
+    def _make_index(self, communicator: Communicator | None) -> DIT:
+        rank = 0 if communicator is None else communicator.rank
+        return DIT(index_tables(self.schema), num_threads=max(1, self.num_workers), owner_rank=rank)
+
+    def _facts(self, *, shard: bool, **facts: object) -> dict[str, object]:
+        """What must be alike on all ranks; the files and sizes of batches where all ranks read the same rows."""
+        if shard:
+            facts["batch_size"], facts["drop_last"] = self.batch_size, self.drop_last
+            if self._read is not None:
+                files = self._read.reader.files
+                facts["files"] = f"{self._read.reader.digest} ({len(files)} files)"
+        return {"shard": shard, **facts}
 
     def _rows(self, dataset: Any, bad_records: BadRecords | str | None) -> BaseNode[RowBlock]:
         reads_itself = isinstance(dataset, BaseNode) or hasattr(dataset, "raw_blocks")
@@ -392,6 +451,15 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _batches(
+    rows: BaseNode[RowBlock], batch_size: int, drop_last: bool, communicator: Communicator | None
+) -> Node[RowBlock]:
+    if communicator is None:
+        return BatchRows(rows, batch_size, drop_last=drop_last)
+    rank, world_size = communicator.rank, communicator.world_size
+    return BatchShare(rows, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
 
 
 class _Run:

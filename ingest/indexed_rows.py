@@ -67,8 +67,11 @@ class IndexedRows:
             missing=indexed.missing[unique],
         )
 
-    def to_batch(self, plan: StepPlan | None) -> Batch:
-        """The batch as the trainer receives it: final dtypes, offsets, transpose, slots of the plan."""
+    def to_batch(self, plan: StepPlan | None, following: object = None) -> Batch:
+        """The batch as the trainer receives it: final dtypes, offsets, transpose, slots of the plan.
+
+        `following` is the next batch, where it is known; one process needs nothing of it.
+        """
         groups = tuple(self._group(g, plan) for g in range(len(self.groups)))
         return Batch(
             dense=torch.from_numpy(self.dense),
@@ -87,8 +90,10 @@ class IndexedRows:
         lengths = self.lengths[ordinal]
         if lengths is None:
             lengths = np.ones(len(features) * self.num_rows, np.int32)
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+            offsets = np.arange(len(lengths) + 1, dtype=np.int64)
+        else:
+            offsets = np.zeros(len(lengths) + 1, np.int64)
+            np.cumsum(lengths, out=offsets[1:])
         query_ids, positions, position_offsets = transpose_query_ids(indexed.query_ids, indexed.num_unique)
         slots = np.full(indexed.num_unique, -1, np.int64) if plan is None else plan.groups[ordinal].slots
         return BatchGroup(

@@ -84,7 +84,9 @@ def _cast(schema: Schema, file: str, arrays: Sequence[pa.Array], values: Sequenc
     refused = np.zeros((len(arrays), rows), np.uint8)
     for i, (column, array) in enumerate(zip(columns_of(schema), arrays, strict=True)):
         cast: ColumnCast = plan_cast(file, column, column.name, array.type)
-        done, refused[i] = cast.apply(array)
+        done, reasons = cast.apply(array)
+        if reasons is not None:
+            refused[i] = reasons
         out.append(done)
     target = schema.arrow_schema(labels=bool(schema.labels))
     return Columns(schema, pa.RecordBatch.from_arrays(out, schema=target), refused, values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -10,12 +10,12 @@ import torch
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
-from headrace.indexer.indexed import U64, IndexTable
-from headrace.ingest.columns import Ragged, dense_matrix, label_matrix
+from headrace.indexer.indexed import U64, IdColumn, IndexedIds, IndexTable
+from headrace.ingest.columns import Ragged
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import State
-from headrace.ingest.features import feature_column
 from headrace.ingest.indexed_rows import I32, IndexedRows
+from headrace.ingest.row_arrays import RowConverter
 
 
 def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
@@ -34,11 +34,11 @@ class Index(Node[IndexedRows]):
 
     def __init__(self, source: Iterable[RowBlock], schema: Schema, index: DIT, *, insert: bool = True) -> None:
         super().__init__(source)
-        _check_tables(schema, index)
+        check_index_tables(schema, index)
         self.schema = schema
         self.index = index
         self.insert = insert
-        self._tables = {t.name: i for i, t in enumerate(schema.tables)}
+        self._converter = RowConverter(schema)
 
     def _next(self) -> IndexedRows:
         block: RowBlock = self._pull()
@@ -69,24 +69,25 @@ class Index(Node[IndexedRows]):
             self.index.release_writer(self)
 
     def _indexed(self, block: RowBlock) -> IndexedRows:
-        dense = dense_matrix(block, self.schema.dense)  # may refuse the rows: before the index learns of them
-        labels = label_matrix(block, self.schema)
-        ragged = [[self._column(block, f) for f in g.features] for g in self.schema.groups]
-        columns = [r.column for group in ragged for r in group]
-        found = self.index.index(columns) if self.insert else self.index.lookup(columns)
-        return IndexedRows(
-            schema=self.schema,
-            dense=dense,
-            labels=labels,
-            groups=found.groups,
-            lengths=tuple(_lengths(group, block.num_rows) for group in ragged),
-            source=block.source,
-            ticket=found.ticket,
-        )
+        return indexed_rows(block, self.schema, self._converter, self.index.index if self.insert else self.index.lookup)
 
-    def _column(self, block: RowBlock, feature: int) -> Ragged:
-        column = self.schema.sparse[feature]
-        return feature_column(block, self.schema, column, self._tables[column.table])
+
+def indexed_rows(
+    block: RowBlock, schema: Schema, converter: RowConverter, find: Callable[[Sequence[IdColumn]], IndexedIds]
+) -> IndexedRows:
+    """A block with its ids found by `find`; what is wrong with its rows is raised before `find` learns of them."""
+    arrays = converter.convert(block)
+    ragged = [[arrays.ids[f] for f in g.features] for g in schema.groups]
+    found = find([r.column for group in ragged for r in group])
+    return IndexedRows(
+        schema=schema,
+        dense=arrays.dense,
+        labels=arrays.labels,
+        groups=found.groups,
+        lengths=tuple(_lengths(group, block.num_rows) for group in ragged),
+        source=block.source,
+        ticket=found.ticket,
+    )
 
 
 def _on_host(locations: U64 | torch.Tensor) -> U64:
@@ -100,7 +101,7 @@ def _lengths(columns: Sequence[Ragged], rows: int) -> I32 | None:
     return np.concatenate([np.ones(rows, np.int32) if c.lengths is None else c.lengths for c in columns])
 
 
-def _check_tables(schema: Schema, index: DIT) -> None:
+def check_index_tables(schema: Schema, index: DIT) -> None:
     """ValueError unless the index was made for the schema's tables: ids are looked up by the ordinal of the table."""
     expected = index_tables(schema)
     if index.tables == expected:

@@ -23,6 +23,7 @@ from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.plan.capacity import CapacityError
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
+from headrace.ingest.rank_rows import RankRows
 from headrace.ingest.step_plan import EMPTY_KEYS, I64, U64, FetchKeys, StepPlan
 
 PEEK_BATCHES = 100
@@ -53,6 +54,8 @@ class PlanWindow(Node[Batch]):
     unplannable: where a later batch does not fit beside them, a new run of the planners begins without any. A batch
     that does not fit into the arena at all raises CapacityError, after the batches before it.
 
+    Over ranks (:class:`RankRows`) the plan is that of the rows which this rank owns and any rank uses.
+
     A live stream has no known future: with `idle_s`, and a :class:`Prefetch` as the source, the batches that are held
     are handed out when nothing came for so long, planned as if the stream ended there; what comes later begins a new
     run of the planners. Plans then depend on when batches came, the trained parameters do not. With nothing held, the
@@ -63,7 +66,7 @@ class PlanWindow(Node[Batch]):
 
     def __init__(
         self,
-        source: BaseNode[IndexedRows],
+        source: BaseNode[IndexedRows] | BaseNode[RankRows],
         schema: Schema,
         *,
         window: int,
@@ -85,7 +88,7 @@ class PlanWindow(Node[Batch]):
         self._forget()
 
     def _forget(self) -> None:
-        self._held: deque[tuple[IndexedRows, Snapshot]] = deque()  # read, not yet handed out
+        self._held: deque[tuple[IndexedRows | RankRows, Snapshot]] = deque()  # read, not yet handed out
         self._source_ended = False
         self._source_error: Exception | None = None
         self._handed_out: Snapshot | None = None
@@ -135,22 +138,27 @@ class PlanWindow(Node[Batch]):
         following = self._held[0][0] if self._held else None
         plan = self._plan(rows, following)
         self._step += 1
-        return rows.to_batch(plan)
+        return rows.to_batch(plan, following)
 
     def _fill(self) -> None:
         """Read and push until the next step can be planned."""
         if not self._planning:
             self._start()
-        self._read_up_to(self.window + 1)
+        while not (self._source_ended or self._draining) and len(self._held) <= self.window:
+            self._read_or_drain()
+            self._push()  # one by one, while the source works on the next
         self._push()
 
     def _read_up_to(self, batches: int) -> None:
         """Read until so many are held, or the source ends, or idles while something is held."""
         while not (self._source_ended or self._draining) and len(self._held) < batches:
-            if self._idles():
-                self._draining = True
-            else:
-                self._read()
+            self._read_or_drain()
+
+    def _read_or_drain(self) -> None:
+        if self._idles():
+            self._draining = True
+        else:
+            self._read()
 
     def _idles(self) -> bool:
         """Whether nothing comes for `idle_s`, and something can be handed out meanwhile."""
@@ -189,7 +197,7 @@ class PlanWindow(Node[Batch]):
             for planner in self._planners:
                 planner.finish()  # also before a batch that does not fit: the ones before it are still planned
 
-    def _give_way(self, rows: IndexedRows, error: CapacityError) -> None:
+    def _give_way(self, rows: IndexedRows | RankRows, error: CapacityError) -> None:
         """A batch does not fit: without pinned rows it may; else it is refused in its place."""
         if any(planner.r_rows for planner in self._planners):
             self._drop_run()
@@ -226,7 +234,7 @@ class PlanWindow(Node[Batch]):
             return NO_ROWS
         return choose_pinned(batches, capacity=self.capacity, hot_rows=self.hot_rows)
 
-    def _plan(self, rows: IndexedRows, following: IndexedRows | None) -> StepPlan:
+    def _plan(self, rows: IndexedRows | RankRows, following: IndexedRows | RankRows | None) -> StepPlan:
         groups = tuple(planner.pop() for planner in self._planners)
         plan = StepPlan(
             run=self._run,
@@ -263,7 +271,7 @@ def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Lite
     return counter.top(min(room, capacity // 2, int(chosen.sum())))
 
 
-def _keys(rows: IndexedRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:
+def _keys(rows: IndexedRows | RankRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:
     if rows is None:
         return tuple(EMPTY_KEYS for _ in fetched)
     return tuple(rows.keys_of(g, unique) for g, unique in enumerate(fetched))

@@ -30,6 +30,7 @@ class ReadRows(BufferedNode[RowBlock]):
     def __init__(self, reader: RowReader[Any, Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
         super().__init__()
         self.reader = reader
+        self._names = [PurePath(str(file)).name for file in reader.files]
         self._num_workers = check_int("ReadRows", "num_workers", num_workers, minimum=0)
         self._capacity = self._num_workers * check_int("ReadRows", "prefetch_factor", prefetch_factor, minimum=1)
         self._raw: Iterator[Any] = iter(())
@@ -132,8 +133,7 @@ class ReadRows(BufferedNode[RowBlock]):
 
     def _file_name(self, file: int) -> str | None:
         """Last part of a file's name: a data set may be moved as a whole."""
-        files = self.reader.files
-        return PurePath(str(files[file])).name if file < len(files) else None
+        return self._names[file] if file < len(self._names) else None
 
     def _close(self) -> None:
         if self._stop_run():

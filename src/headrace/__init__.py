@@ -7,6 +7,7 @@ are here too, for those who compose a loader of their own.
 from headrace._version import __version__
 from headrace.embed.checkpoint import SavedRun, load_run, save_run
 from headrace.embed.clipping import clip_grad_norm_
+from headrace.embed.dense_gradients import average_gradients
 from headrace.embed.initializer import Constant, Normal, Uniform
 from headrace.embed.row_database import RowDatabase
 from headrace.embed.run_folder import CheckpointError
@@ -42,6 +43,7 @@ from headrace.formats.side_table import SideTable
 from headrace.formats.taobao import taobao_schema
 from headrace.formats.tar_reader import TarFiles
 from headrace.indexer.dit import DIT
+from headrace.indexer.exchange.communicator import Communicator, connect
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
 from headrace.ingest.adapters.pipelines import from_datapipe, from_webdataset
 from headrace.ingest.adapters.rows_from import RowsFrom
@@ -81,6 +83,7 @@ __all__ = [
     "CapacityError",
     "CheckpointError",
     "ColumnMismatchError",
+    "Communicator",
     "Constant",
     "CorruptShardError",
     "CriteoFiles",
@@ -134,8 +137,10 @@ __all__ = [
     "WindowPlanner",
     "__version__",
     "avazu_schema",
+    "average_gradients",
     "chain",
     "clip_grad_norm_",
+    "connect",
     "criteo_schema",
     "export_table",
     "from_datapipe",

@@ -19,8 +19,8 @@ from headrace.formats.schema import table_uid
 from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.bench import measure
 from headrace.indexer.bench_contenders import Batch, Residents
-from headrace.indexer.bench_exchange import end_all
 from headrace.indexer.bench_ranks import ORDERS, measure_ranks
+from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import U32, IdColumn, IndexTable
 
 BLOCK_ROWS = 1 << 16
@@ -63,7 +63,7 @@ def bench_index(
 
 
 def bench_ranks(
-    comm: Any,
+    communicator: Communicator,
     preset: str,
     *,
     rows: int | None,
@@ -75,9 +75,8 @@ def bench_ranks(
     orders: Sequence[str] = tuple(ORDERS),
     request_threads: int = 1,
     parser: bool = False,
-    timeout_s: float = 60.0,
 ) -> dict[str, Any] | None:
-    """The index over the ranks of `comm` (see `open_world`); the report on rank 0, None on the others.
+    """The index over the ranks of `communicator`; the report on rank 0, None on the others.
 
     `rows` are those of all ranks together, `samples` those of each, over its `request_threads` streams. All ranks draw
     from one stream of `preset`, so that they share ids, but different blocks. An error on one rank ends them all.
@@ -86,7 +85,7 @@ def bench_ranks(
         stream = preset_stream(preset, seed)
         share = max(1, samples // request_threads)
         blocks = -(-share // BLOCK_ROWS)
-        first = comm.Get_rank() * request_threads
+        first = communicator.rank * request_threads
         report = measure_ranks(
             [IndexTable(uid=table_uid(name), group=0) for name in stream.preset.sparse],
             popular_ids(stream, DEFAULT_ROWS if rows is None else rows),
@@ -94,19 +93,18 @@ def bench_ranks(
                 stream_batches(stream, share, batch_size, first_block=(first + s) * blocks)
                 for s in range(request_threads)
             ],
-            comm=comm,
+            communicator=communicator,
             orders=orders,
             rounds=rounds,
             num_threads=num_threads,
-            timeout_s=timeout_s,
             beside=text_decoder(seed) if parser else None,
         )
     except BaseException as error:
-        if comm.Get_size() > 1:
-            end_all(comm, error)
+        if communicator.world_size > 1:
+            communicator.end_all(error)
         raise
     head = {"preset": preset, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0))}
-    return {**head, **report} if comm.Get_rank() == 0 else None
+    return {**head, **report} if communicator.rank == 0 else None
 
 
 def text_decoder(seed: int, rows: int = 4096) -> Callable[[], int]:

@@ -14,6 +14,7 @@ from headrace.cli_convert import convert
 from headrace.cli_embed import bench_embed_command
 from headrace.cli_lint import lint
 from headrace.cli_plan import bench_plan_command, plan_command
+from headrace.cli_read import bench_decode_command, bench_loader_command
 from headrace.cli_replay import replay
 from headrace.cli_report import json_option, write_report
 from headrace.cli_stats import stats_command
@@ -57,7 +58,7 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
     write_report(dataclasses.asdict(report), json_path)
 
 
-for _command in (bench_embed_command, bench_plan_command):
+for _command in (bench_decode_command, bench_embed_command, bench_loader_command, bench_plan_command):
     bench.add_command(_command)
 for _command in (bench, convert, lint, plan_command, replay, stats_command):
     main.add_command(_command)

@@ -10,11 +10,12 @@ import click
 
 from headrace.cli_report import json_option, write_report
 from headrace.formats.generate.presets import preset_names
-from headrace.indexer.bench_exchange import launched_ranks, open_world
 from headrace.indexer.bench_ranks import ORDERS
+from headrace.indexer.exchange.communicator import connect
+from headrace.indexer.exchange.mpi_transport import launched_ranks
 
 
-class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Numbers of threads, "1,2,4"."""
 
     name = "n,n,.."
@@ -30,7 +31,7 @@ class _Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return threads
 
 
-class _Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A whole number, also as 50e6."""
 
     name = "count"
@@ -66,11 +67,11 @@ def bench() -> None:
 @click.option("--data", metavar="PATH", help="Criteo text (a file, glob or folder) instead of the preset's stream.")
 @click.option("--labels/--no-labels", default=True, help="Whether the files of --data have a label column.")
 @click.option(
-    "--rows", type=_Count(), help="Rows resident in the index.  [default: 5e6; with --data those that its ids make]"
+    "--rows", type=Count(), help="Rows resident in the index.  [default: 5e6; with --data those that its ids make]"
 )
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
-@click.option("--threads", type=_Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
-@click.option("--samples", type=_Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
+@click.option("--threads", type=Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
+@click.option("--samples", type=Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
 @click.option(
@@ -112,17 +113,16 @@ def bench_index_command(
     if ranks or (ranks is None and launched_ranks() > 1):
         ranks_options = _of_ranks(options, plot)
         try:
-            comm = open_world()
+            communicator = connect("mpi", timeout_s=timeout_s)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
         spread = bench_ranks(
-            comm,
+            communicator,
             preset,
             **ranks_options,
             orders=tuple(ORDERS) if ring is None else ("ring" if ring else "no_ring",),
             request_threads=request_threads,
             parser=parser,
-            timeout_s=timeout_s,
         )
         if spread is not None:
             write_report(spread, json_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 
 def _load_kit():
@@ -29,3 +30,11 @@ def kit():
 @pytest.fixture
 def rng():
     return np.random.default_rng(20)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Each device that torch's kernels work on; a GPU where there is one."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} finds no CUDA device")
+    return torch.device(request.param)

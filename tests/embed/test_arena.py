@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from headrace.embed.arena import Arena, PlanError
 from headrace.embed.chunk_store import ChunkStore
@@ -40,13 +41,23 @@ def store():
 @pytest.fixture
 def arena(store):
     arena = Arena(3, store)
-    arena.move(*movement(fetch=[(100, 2), (101, 0)]), 0)
+    move(arena, *movement(fetch=[(100, 2), (101, 0)]), 0)
     return arena
+
+
+def move(arena, moved, keys, number):
+    arena.check(moved, number)
+    run = arena.begin(moved, keys)
+    run.vacate()
+    run.land()
+    run.fetch()
 
 
 def gather(arena, *pairs):
     out = np.empty((len(pairs), 1), np.float32)
-    arena.gather(np.array([p[1] for p in pairs], np.int64), np.array([p[0] for p in pairs], np.uint64), out)
+    slots = np.array([p[1] for p in pairs], np.int64)
+    arena.check_gathered(slots, np.array([p[0] for p in pairs], np.uint64))
+    arena.source(slots).read(out)
     return out.ravel().tolist()
 
 
@@ -57,23 +68,23 @@ def test_fetched_rows_start_from_the_initial_vector(arena, store):
 
 
 def test_an_updated_row_is_written_back_when_evicted_and_comes_back(arena, store):
-    arena.update(np.array([2]), np.ones((1, 1), np.float32), SGD)
-    arena.move(*movement(evict=[(100, 2)], fetch=[(102, 2)]), 1)
+    arena.update(np.array([2]), torch.ones(1, 1), SGD)
+    move(arena, *movement(evict=[(100, 2)], fetch=[(102, 2)]), 1)
     assert store.export()[1].tolist() == [[9]]
     assert gather(arena, (102, 2)) == [10]
-    arena.move(*movement(fetch=[(100, 1)], fetch_wait=[1]), 2)
+    move(arena, *movement(fetch=[(100, 1)], fetch_wait=[1]), 2)
     assert gather(arena, (100, 1), (101, 0)) == [9, 10]
 
 
 def test_a_clean_row_is_not_written_back(arena, store):
     # it may belong to a key that was looked up ahead and never delivered, and whose place another key gets
-    arena.move(*movement(evict=[(100, 2)]), 1)
+    move(arena, *movement(evict=[(100, 2)]), 1)
     arena.flush()
     assert store.num_written == 0
 
 
 def test_flush_writes_and_keeps_resident(arena, store):
-    arena.update(np.array([0]), np.ones((1, 1), np.float32), SGD)
+    arena.update(np.array([0]), torch.ones(1, 1), SGD)
     arena.flush()
     assert [x.tolist() for x in store.export()] == [[101], [[9]]]
     assert gather(arena, (101, 0)) == [9]
@@ -97,7 +108,7 @@ def test_flush_writes_and_keeps_resident(arena, store):
 )
 def test_a_movement_that_does_not_fit_is_refused_whole(arena, store, moved, message):
     with pytest.raises(PlanError, match=message):
-        arena.move(*moved, 1)
+        move(arena, *moved, 1)
     assert gather(arena, (100, 2), (101, 0)) == [10, 10]
     assert arena.num_resident == 2
 
@@ -113,8 +124,21 @@ def test_an_arena_takes_memory_as_it_is_used(store):
     rss = psutil.Process().memory_info
     before = rss().rss
     arena = Arena(1 << 20, ChunkStore(256, 0))  # 1 GiB of rows
-    arena.move(*movement(fetch=[(100, 1 << 19)]), 0)
+    move(arena, *movement(fetch=[(100, 1 << 19)]), 0)
     arena.flush()
     assert rss().rss - before < 16 << 20
     with pytest.raises(ValueError, match="capacity=-1"):
         Arena(-1, store)
+
+
+def test_a_row_that_left_lands_as_it_was_when_it_left(arena, store):
+    arena.update(np.array([2]), torch.ones(1, 1), SGD)
+    run = arena.begin(*movement(evict=[(100, 2)], fetch=[(102, 2)]))
+    assert (run.num_written_back, run.num_fetched) == (1, 1)
+    run.vacate()
+    run.fetch()
+    arena.update(np.array([2]), torch.ones(1, 1), SGD)  # of the row that is there now
+    assert store.num_written == 0
+    run.land()
+    assert [x.tolist() for x in store.export()] == [[100], [[9]]]
+    assert gather(arena, (102, 2)) == [9]

@@ -40,6 +40,11 @@ def test_real_kaggle_rows_equal_the_torch_reference(shared_data, repository, tmp
         assert epoch["evaluation"]["rows"] == 409
         assert abs(epoch["evaluation"]["auc"] - epoch["reference"]["evaluation"]["auc"]) < 0.002
     assert report["stale_reads"] == 0
+    stage = report["stage"]
+    assert stage["moves_beside"]
+    assert 0 < stage["trainer_wait_share"] < 1
+    assert stage["steps"] == report["steps"]
+    assert set(stage["step_s"]) == {"gather", "forward", "backward", "update", "fetch", "write_back", "wait"}
     assert report["auc"] > 0.6
 
 

@@ -14,7 +14,21 @@ from headrace.indexer.indexed import IdColumn
 
 
 def bench(*options: object) -> dict:
-    arguments = ["bench", "embed", "--batch-size", 512, "--batches", 2, "--rounds", 1, "--json", "-", *options]
+    arguments = [
+        "bench",
+        "embed",
+        "--batch-size",
+        512,
+        "--batches",
+        2,
+        "--rounds",
+        1,
+        "--json",
+        "-",
+        "--shapes",
+        "",
+        *options,
+    ]
     result = CliRunner().invoke(main, [str(a) for a in arguments])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -42,10 +56,20 @@ def test_multi_hot_bags_have_the_mean_number_of_ids():
     assert report["times_faster_than_best_peer"] is None
 
 
-def test_bad_options_are_refused():
-    result = CliRunner().invoke(main, ["bench", "embed", "--dim", "0"])
+def test_further_shapes_are_in_the_table():
+    report = bench("--dim", 16, "--shapes", "32,8x3", "--no-peers")
+    assert [(one["dim"], one["mean_ids"], one["ids"]) for one in report["table"]] == [
+        (16, 1, 512 * 26), (32, 1, 512 * 26), (8, 3, 3 * 512 * 26),
+    ]  # fmt: skip
+    assert report["table"][0]["step_ms"] == report["step_ms"]
+    assert all(list(one["by_optimizer"]) == ["sgd", "rowwise_adagrad"] for one in report["table"])
+
+
+@pytest.mark.parametrize("options", [("--dim", "0"), ("--shapes", "16x"), ("--shapes", "0"), ("--shapes", "8x2x2")])
+def test_bad_options_are_refused(options):
+    result = CliRunner().invoke(main, ["bench", "embed", *options])
     assert result.exit_code == 2
-    assert "dim" in result.output
+    assert options[0].strip("-") in result.output
 
 
 def test_batches_go_over_the_ends_of_blocks():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +21,12 @@ from tests.support.criteo_text import SMALL
 
 Parse = Callable[..., ParsedLines]
 
-PARSERS: list[Parse] = [criteo_lines.parse_lines, _criteo_py.parse_lines]
+by_single_lines = partial(criteo_lines.parse_lines, tiles=False)
+PARSERS: list[Parse] = [criteo_lines.parse_lines, by_single_lines, _criteo_py.parse_lines]
 LAYOUT = LineLayout.from_schema(SMALL)
 
 
-@pytest.fixture(params=PARSERS, ids=["native", "python"])
+@pytest.fixture(params=PARSERS, ids=["native", "single lines", "python"])
 def parse(request: pytest.FixtureRequest) -> Parse:
     found: Parse = request.param
     return found
@@ -54,13 +56,14 @@ def layouts(**options: Any) -> tuple[LineLayout, LineLayout]:
 def field(parse: Parse, text: bytes, **options: Any) -> Any:
     """Value of the field `text`, or the reason why it is refused (checked to be about exactly these bytes).
 
-    It is tried in the middle and at the end of a line, far from and close to the end of the text, so that the fast and
-    the strict path both meet it.
+    It is tried in the middle and at the end of a line, far from and close to the end of the text, among good lines and
+    bad ones, so that all paths meet it.
     """
     inner, last = layouts(**options)
     results = []
     for layout, line in ((inner, b"1\t%b\t00000000" % text), (inner, b"1\t%b\t" % text), (last, b"1\t%b" % text)):
-        for after in (b"", b"\n", b"\r\n", b"\n" + b"0\n" * 40):
+        good = b"0\t0" + b"\t" * (layout.num_columns - 2) + b"\n"
+        for after in (b"", b"\n", b"\r\n", b"\n" + b"0\n" * 40, b"\n" + good * 70):
             data = line + after
             parsed = parse(data, layout)
             if parsed.faults and parsed.faults[0].line == 1:
@@ -71,7 +74,7 @@ def field(parse: Parse, text: bytes, **options: Any) -> Any:
             else:
                 results.append(rows(parsed, layout)[0][1])
     if not text.endswith(b"\r"):  # at the end of a line it would be part of the line end
-        assert results == results[:1] * 12
+        assert results == results[:1] * 15
     return results[0]
 
 
@@ -164,10 +167,28 @@ def test_every_byte_in_every_place_of_a_hex_field(byte: int) -> None:
     for place in range(8):
         text = bytearray(b"12345678")
         text[place] = byte
-        data = b"1\t%b\t\n0\t\t\n" % bytes(text)
-        native, twin = (parse(data, layout) for parse in PARSERS)
-        assert rows(native, layout) == rows(twin, layout)
-        assert native.faults == twin.faults
+        data = b"1\t%b\t\n0\t\t\n0\t\t\n0\t\t\n0\t\t\n" % bytes(text)
+        native, single, twin = (parse(data, layout) for parse in PARSERS)
+        assert rows(native, layout) == rows(single, layout) == rows(twin, layout)
+        assert native.faults == single.faults == twin.faults
+
+
+@pytest.mark.parametrize("options", [{}, {"encoding": "hex32"}, {"encoding": "uint64"}, {"encoding": "hex64"}])
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16])
+def test_every_byte_in_every_line_of_a_tile(options: dict[str, str], length: int) -> None:
+    """A field with one byte changed, in each line of 70 in turn: all that a tile holds, and the lines after it."""
+    layout = layouts(**options)[0]
+    line = b"1\t%b\t\n" % (b"1234567890123456"[:length])
+    values = criteo_lines.parse_lines(line * 70, layout).columns[1].to_pylist()
+    for byte in range(256):
+        row = byte % 70
+        changed = bytearray(line * 70)
+        changed[row * len(line) + 2 + byte % length] = byte
+        native, single = (parse(bytes(changed), layout) for parse in PARSERS[:2])
+        assert native.batch.equals(single.batch)
+        assert native.faults == single.faults
+        if length < 9 and chr(byte).isdecimal():  # 16 hexadecimal digits are no hex32
+            assert native.columns[1].to_pylist()[:row] == values[:row]
 
 
 @pytest.mark.parametrize("label", [b"", b"2", b"-1", b"01", b"1.0", b" 1", b"+1", b"label", b"\x00", b"5a9ed9b0"])
@@ -350,11 +371,11 @@ LAYOUTS = [
     max_line_bytes=st.sampled_from([1, 20, 1 << 20]),
 )
 def test_native_and_python_agree_on_any_bytes(data: bytes, layout: LineLayout, max_line_bytes: int) -> None:
-    native, twin = (parse(data, layout, max_line_bytes=max_line_bytes) for parse in PARSERS)
-    assert rows(native, layout) == rows(twin, layout)
-    assert native.faults == twin.faults
+    native, single, twin = (parse(data, layout, max_line_bytes=max_line_bytes) for parse in PARSERS)
+    assert rows(native, layout) == rows(single, layout) == rows(twin, layout)
+    assert native.faults == single.faults == twin.faults
     assert [c.null_count for c in native.columns] == [c.null_count for c in twin.columns]
-    assert native[1:3] == twin[1:3]
+    assert native[1:3] == single[1:3] == twin[1:3]
 
 
 @settings(max_examples=100, deadline=None)

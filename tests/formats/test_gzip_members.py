@@ -11,17 +11,18 @@ import pytest
 
 from headrace.formats.errors import CorruptShardError
 from headrace.formats.gzip_members import GzipMembers
+from headrace.formats.gzip_reader import GzipReader
 
 TEXT = b"".join(b"%d\t%x\n" % (i, i * 2654435761 % 2**32) for i in range(2000))
 
 
 def read(path: Path, step: int = 1000) -> bytes:
     out = bytearray()
-    target = memoryview(bytearray(step))
     with GzipMembers(str(path)) as source:
-        while used := source.readinto(target):
-            out += target[:used]
-        assert source.readinto(target) == 0
+        while piece := source.read_piece(step):
+            assert len(piece) <= step
+            out += piece
+        assert source.read_piece(step) == b""
     return bytes(out)
 
 
@@ -114,14 +115,36 @@ def test_checksum_and_length_are_verified(tmp_path: Path, place: int) -> None:
 
 def test_a_bomb_is_read_in_bounded_steps(tmp_path: Path) -> None:
     path = stored(tmp_path, gzip.compress(bytes(50 << 20)))
-    target = memoryview(bytearray(1 << 20))
     total = 0
     tracemalloc.start()
     try:
         with GzipMembers(str(path)) as source:
-            while used := source.readinto(target):
-                total += used
+            while piece := source.read_piece():
+                total += len(piece)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
     assert total == 50 << 20
+
+
+def outcome(source: GzipMembers | GzipReader) -> tuple[bytes, str, int]:
+    """(bytes given out, reason and place of the error that ended them)."""
+    out = bytearray()
+    try:
+        while piece := source.read_piece():
+            out += piece
+    except CorruptShardError as error:
+        return bytes(out), error.reason, error.byte_offset
+    finally:
+        source.close()
+    return bytes(out), "", -1
+
+
+def test_the_fast_reader_gives_the_same_bytes_and_errors_for_any_damage(tmp_path: Path) -> None:
+    data = gzip.compress(TEXT[:700]) + gzip.compress(TEXT[700:1200]) + bytes(3)
+    cases = [data[:cut] for cut in range(len(data))]
+    cases += [data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in range(len(data))]
+    cases += [data, data + b"x", data + data, b"", b"x" * 30, gzip.compress(TEXT * 200), gzip.compress(TEXT * 200)[:-5]]
+    for case in cases:
+        path = str(stored(tmp_path, case))
+        assert outcome(GzipReader(path)) == outcome(GzipMembers(path))

@@ -267,7 +267,7 @@ def test_the_blank_tail_is_that_of_a_look_at_each_line(text: bytes, begin: int) 
     if not lines.pop():
         while lines and lines[-1] in (b"", b"\r"):
             expected -= len(lines.pop()) + 1
-    assert _blank_tail(bytearray(b"\n" * begin + text), begin, begin + len(text)) == begin + expected
+    assert _blank_tail(memoryview(b"\n" * begin + text), begin, begin + len(text)) == begin + expected
 
 
 @pytest.mark.parametrize("name", NAMES)

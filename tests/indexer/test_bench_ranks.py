@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +13,14 @@ from click.testing import CliRunner
 
 from headrace.cli import main
 from headrace.indexer._dit import mix64
-from headrace.indexer.bench_exchange import KEY, check_count, launched_ranks, open_world, turns
-from headrace.indexer.bench_ranks import Owner, owners_of
+from headrace.indexer.bench_exchange import KEY, check_count
+from headrace.indexer.bench_ranks import Owner
+from headrace.indexer.exchange.channel import turns
+from headrace.indexer.exchange.communicator import connect
+from headrace.indexer.exchange.mpi_transport import launched_ranks
+from headrace.indexer.exchange.routing import owners_of
 from headrace.indexer.indexed import IndexTable, unpack_location
+from tests.support.launch import mpirun
 
 TABLES = (IndexTable(1, 0), IndexTable(2, 0))
 
@@ -90,20 +92,10 @@ def test_the_launcher_is_found_by_its_environment(monkeypatch):
 def test_an_mpi_that_is_not_there_or_not_for_threads_is_refused(monkeypatch, module, message):
     monkeypatch.setitem(sys.modules, "mpi4py", module)
     with pytest.raises(RuntimeError, match=message):
-        open_world()
+        connect("mpi")
     result = CliRunner().invoke(main, ["bench", "index", "--ranks"])
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
-
-
-def mpirun(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
-    launcher = Path(sys.executable).parent / "mpirun"
-    if find_spec("mpi4py") is None or not launcher.exists():
-        pytest.skip("mpi4py and mpich are not installed in this environment")
-    arguments = [str(launcher), "-n", str(ranks), sys.executable, *command]
-    folders = [entry for entry in sys.path if entry.endswith("src")] + [os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=100, env=environment, check=False)
 
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "support" / "ranks_program.py")
@@ -118,7 +110,7 @@ def test_every_key_has_one_location_on_all_ranks(ranks):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("absent", "TimeoutError: rank 0 waited 0.5 s for its figures of rank 1"),
+        ("absent", "RankTimeoutError: rank 0 waited 0.5 s for its figures of rank 1"),
         pytest.param(
             "other_options", "ValueError: the ranks were started with different options", marks=pytest.mark.long
         ),

@@ -13,8 +13,9 @@ import time
 import numpy as np
 
 from headrace.indexer.bench_contenders import Batch
-from headrace.indexer.bench_exchange import KEY, Link, end_all, open_world
+from headrace.indexer.bench_exchange import KEY, swap_keys
 from headrace.indexer.bench_ranks import Owner, RequestStream, measure_ranks
+from headrace.indexer.exchange.communicator import connect
 from headrace.indexer.indexed import IdColumn, IndexTable
 
 TABLES = (IndexTable(1, 0), IndexTable(2, 0))
@@ -29,14 +30,14 @@ def batches(rank: int, stream: int, rows: int = 300) -> list[Batch]:
     ]
 
 
-def locations(comm) -> None:
+def locations(world) -> None:
     """Two streams a rank, side by side, one by the ring; all pairs of all ranks together are one to one."""
-    rank, size = comm.Get_rank(), comm.Get_size()
+    rank, size = world.rank, world.world_size
     owner = Owner(TABLES, RESIDENTS, rank=rank, size=size, num_threads=1)
     pairs: list[tuple[tuple[int, int], int]] = []
 
     def work(stream: int) -> None:
-        requests = RequestStream(TABLES, owner, Link(comm, 1 + stream, 20.0), 600)
+        requests = RequestStream(TABLES, owner, world.channel(f"stream {stream}"), 600)
         for batch in batches(rank, stream):
             keys, found = requests.locate(batch, ring=bool(stream))
             expected = {(int(v), c.table << 1) for c in batch for v in c.values[~c.missing]}
@@ -50,13 +51,13 @@ def locations(comm) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    link = Link(comm, 0, 20.0)
-    counts = link.gather(np.array([len(pairs), len(owner.index)], np.int64))
+    control = world.channel("control")
+    counts = control.all_gather(np.array([len(pairs), len(owner.index)], np.int64))
     assert len(pairs) > 1000
     flat = np.zeros((int(counts[:, 0].max()), 3), np.uint64)
     flat[: len(pairs)] = [[i, t, location] for (i, t), location in pairs]
     known: dict[tuple[int, int], int] = {}
-    for rows, count in zip(link.gather(flat.ravel()), counts[:, 0].tolist(), strict=True):
+    for rows, count in zip(control.all_gather(flat.ravel()), counts[:, 0].tolist(), strict=True):
         for i, t, location in rows.reshape(-1, 3)[:count].tolist():
             assert known.setdefault((i, t), location) == location
     assert len(set(known.values())) == len(known)
@@ -64,28 +65,25 @@ def locations(comm) -> None:
     assert int(counts[:, 1].sum()) == len(known) + others  # nothing is at two owners
 
 
-def absent(comm) -> None:
-    if comm.Get_rank() == 1:
+def absent(world) -> None:
+    if world.rank == 1:
         time.sleep(8)
         return
-    measure_ranks(TABLES, RESIDENTS, [batches(0, 0)], comm=comm, timeout_s=0.5)
+    measure_ranks(TABLES, RESIDENTS, [batches(0, 0)], communicator=world)
 
 
-def other_options(comm) -> None:
-    rounds = 2 + comm.Get_rank()
-    measure_ranks(TABLES, RESIDENTS, [batches(comm.Get_rank(), 0)], comm=comm, rounds=rounds, timeout_s=5.0)
+def other_options(world) -> None:
+    rounds = 2 + world.rank
+    measure_ranks(TABLES, RESIDENTS, [batches(world.rank, 0)], communicator=world, rounds=rounds)
 
 
-def too_many(comm) -> None:
-    link, other = Link(comm, 3, 5.0), 1 - comm.Get_rank()
-    link.swap_keys(np.zeros(11 if comm.Get_rank() else 10, KEY), other, other, 10)
+def too_many(world) -> None:
+    other = 1 - world.rank
+    swap_keys(world.channel("stream 3"), np.zeros(11 if world.rank else 10, KEY), other, other, 10)
 
+
+CHECKS = {"locations": locations, "absent": absent, "other_options": other_options, "too_many": too_many}
 
 if __name__ == "__main__":
-    world = open_world()
-    try:
-        {"locations": locations, "absent": absent, "other_options": other_options, "too_many": too_many}[sys.argv[1]](
-            world
-        )
-    except BaseException as error:
-        end_all(world, error)
+    with connect("mpi", timeout_s=0.5 if sys.argv[1] == "absent" else 20.0) as ranks:
+        CHECKS[sys.argv[1]](ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,16 @@ import pytest
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
-def run_sanitized(source: Path, *, headers: Path, sanitizers: str, level: str, folder: Path) -> None:
+def run_sanitized(
+    source: Path,
+    *,
+    headers: Path,
+    sanitizers: str,
+    level: str,
+    folder: Path,
+    arguments: Sequence[str] = (),
+    timeout_s: float = 60,
+) -> None:
     """Build `source` in `folder` and run it: it must end with the line "ok". Skips without a compiler or sanitizers."""
     if COMPILER is None:
         pytest.skip("no C++ compiler on the path")
@@ -22,7 +32,8 @@ def run_sanitized(source: Path, *, headers: Path, sanitizers: str, level: str, f
     if built.returncode and not _works(sanitizers, folder):
         pytest.skip(f"{COMPILER} has no -fsanitize={sanitizers} that runs here")
     assert built.returncode == 0, built.stderr
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
+    command = [str(program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     if done.returncode and not _works(sanitizers, folder):
         pytest.skip(f"programs with -fsanitize={sanitizers} do not run here")
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

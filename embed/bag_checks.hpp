@@ -1,0 +1,105 @@
+// What the arrays of a batch's bags must be, so that the kernels stay inside them; one pass each, in parallel.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "parallel.hpp"
+#include "vector_clones.hpp"
+
+namespace headrace {
+
+// F features of B bags each, feature-major. column[f] is where feature f starts in an output row, -1: not pooled.
+struct Bags {
+    const int64_t* query_ids;
+    const int64_t* offsets;
+    const float* weights;
+    const int64_t* columns;
+    const uint8_t* mean;
+    int64_t features;
+    int64_t rows;
+};
+
+// Sign bits tell what is wrong: SSE2 has no comparisons of 64 bits.
+HEADRACE_VECTOR_CLONES
+static bool ascends(const int64_t* offsets, int64_t begin, int64_t end) noexcept {
+    uint64_t wrong = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        const uint64_t low = static_cast<uint64_t>(offsets[i]), high = static_cast<uint64_t>(offsets[i + 1]);
+        wrong |= low | high | (high - low);
+    }
+    return !(wrong >> 63);
+}
+
+HEADRACE_VECTOR_CLONES
+static bool all_below(const int64_t* values, int64_t begin, int64_t end, int64_t limit) noexcept {
+    uint64_t wrong = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        const uint64_t value = static_cast<uint64_t>(values[i]);
+        wrong |= value | (static_cast<uint64_t>(limit) - 1 - value);
+    }
+    return !(wrong >> 63);
+}
+
+HEADRACE_VECTOR_CLONES
+static bool all_one_apart(const int64_t* offsets, int64_t begin, int64_t end) noexcept {
+    uint64_t wrong = 0;
+    for (int64_t i = begin; i < end; ++i)
+        wrong |= (static_cast<uint64_t>(offsets[i + 1]) - static_cast<uint64_t>(offsets[i])) ^ 1;
+    return !wrong;
+}
+
+constexpr int64_t kLeastChecks = 1 << 15;  // values of one thread's part of a check
+
+// Whether `sound(begin, end)` is true of every part of [0, n).
+template <class Sound>
+inline bool all_parts(int64_t n, const Workers& workers, const Sound& sound) {
+    std::atomic<bool> all{true};
+    workers.run(n, kLeastChecks, [&](int64_t begin, int64_t end) {
+        if (!sound(begin, end)) all = false;
+    });
+    return all;
+}
+
+inline bool offsets_are_sound(const int64_t* offsets, int64_t bags, int64_t nnz, const Workers& workers) {
+    return offsets[0] == 0 && offsets[bags] == nnz &&
+           all_parts(bags, workers, [&](int64_t begin, int64_t end) { return ascends(offsets, begin, end); });
+}
+
+// Position of the first value that is not of [0, limit), or -1.
+inline int64_t first_outside(const int64_t* values, int64_t n, int64_t limit, const Workers& workers) {
+    if (all_parts(n, workers, [&](int64_t begin, int64_t end) { return all_below(values, begin, end, limit); }))
+        return -1;
+    return std::find_if(values, values + n, [limit](int64_t v) { return v < 0 || v >= limit; }) - values;
+}
+
+inline int64_t first_above(const int64_t* values, int64_t n, int64_t limit) noexcept {
+    int64_t highest = limit;
+    for (int64_t i = 0; i < n; ++i) highest = std::max(highest, values[i]);
+    if (highest <= limit) return -1;
+    return std::find_if(values, values + n, [limit](int64_t v) { return v > limit; }) - values;
+}
+
+inline bool is_one_hot(const int64_t* offsets, int64_t bags, const Workers& workers) {
+    return all_parts(bags, workers, [&](int64_t begin, int64_t end) { return all_one_apart(offsets, begin, end); });
+}
+
+// Position of the first id whose row is not of its feature's table, or -1.
+inline int64_t first_of_other_table(const Bags& bags, const uint32_t* feature_tables, const uint32_t* unique_tables,
+                                    const Workers& workers) {
+    std::atomic<int64_t> bad{-1};
+    workers.run(bags.features, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t f = begin; f < end; ++f) {
+            const int64_t first = bags.offsets[f * bags.rows], last = bags.offsets[(f + 1) * bags.rows];
+            uint32_t wrong = 0;
+            for (int64_t p = first; p < last; ++p) wrong |= unique_tables[bags.query_ids[p]] ^ feature_tables[f];
+            if (!wrong) continue;
+            for (int64_t p = first; p < last; ++p)
+                if (unique_tables[bags.query_ids[p]] != feature_tables[f]) bad = p;
+        }
+    });
+    return bad;
+}
+
+}  // namespace headrace

@@ -1,0 +1,117 @@
+"""R on one rank: replicas of the hot rows, equal bit for bit on all ranks.
+
+Before a step, rows that enter R come from their owners, vector and optimizer state. After it the gradients of the rows
+that any rank touched are all-reduced, in the order of the ranks, and every rank makes the same update. An owner also
+writes its own rows back to where they live at once, so that a row that leaves R is at home, as are all for an
+evaluation or a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.embed._rows import SlotRows
+from headrace.embed._threads import Threads
+from headrace.embed.arrays import F32, U32, U64
+from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.optimizers import UpdateRule
+from headrace.embed.residency import Residency
+from headrace.embed.row_keys import RowKeys
+from headrace.indexer.exchange.communicator import Communicator
+from headrace.ingest.rank_step import HotRows, RankStep
+from headrace.ingest.step_plan import FetchKeys
+
+
+class HotReplicas:
+    """Replicas float32 [slots, dim + state] of each row layout."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        stores: Sequence[ChunkStore],
+        residency: Residency,
+        *,
+        frozen: U32,
+        threads: Threads | None,
+    ) -> None:
+        self._communicator = communicator
+        self._stores, self._residency = stores, residency
+        self._frozen, self._threads = frozen, threads
+        self._rows = [np.zeros((0, store.width), np.float32) for store in stores]
+
+    @property
+    def rows(self) -> list[F32]:
+        """The replicas by slot; free slots hold what was there before."""
+        return self._rows
+
+    def enter(self, step: RankStep) -> None:
+        """Get the rows that enter R before `step` from their owners."""
+        for g, group in enumerate(step.groups):
+            if group.hot is not None and len(group.hot.entering):
+                self._enter(g, group.hot, step)
+
+    def _enter(self, g: int, hot: HotRows, step: RankStep) -> None:
+        store = self._stores[g]
+        if hot.num_slots > len(self._rows[g]):
+            more = np.zeros((hot.num_slots - len(self._rows[g]), store.width), np.float32)
+            self._rows[g] = np.concatenate([self._rows[g], more])
+        came = np.empty((len(hot.entering), store.width), np.float32)
+        parts = np.split(came, np.cumsum(hot.entering_counts)[:-1])
+        self._residency.flush()
+        keys = _row_keys(hot.entering_rows, hot.entering_keys)
+        store.read(*keys, parts[step.rank], threads=self._threads)
+        channel = self._communicator.channel("entering", step.run)
+        channel.all_to_all([parts[step.rank]] * step.world_size, parts, f"the rows that enter R at step {step.step}")
+        self._rows[g][hot.entering] = came
+
+    def gather(self, step: RankStep, inbox: Sequence[F32]) -> None:
+        """Fill the ends of the inboxes with the hot rows of the batch."""
+        for rows, group, box in zip(self._rows, step.groups, inbox, strict=True):
+            if group.hot is not None and len(group.hot.slots):
+                SlotRows.gather(rows, group.hot.slots, box[len(box) - len(group.hot.slots) :], self._threads)
+
+    def apply(self, step: RankStep, grads: Sequence[F32 | None], rules: Sequence[UpdateRule]) -> None:
+        """One update of every row that any rank touched, with the gradient of the mean over the global batch."""
+        shares = [group.hot for group in step.groups]
+        sizes = [0 if hot is None else len(hot.touched) * s.dim for hot, s in zip(shares, self._stores, strict=True)]
+        if not sum(sizes):
+            return
+        flat = np.zeros(sum(sizes), np.float32)
+        parts = np.split(flat, np.cumsum(sizes)[:-1])
+        for hot, grad, part, store in zip(shares, grads, parts, self._stores, strict=True):
+            if hot is not None and grad is not None and len(hot.slots):
+                at = np.searchsorted(hot.touched, hot.slots)
+                part.reshape(-1, store.dim)[at] = grad[hot.unique] * np.float32(step.share)
+        channel = self._communicator.channel("hot", step.run)
+        total = np.split(channel.all_reduce(flat, f"hot gradients of step {step.step}"), np.cumsum(sizes)[:-1])
+        for g, (hot, part, rule) in enumerate(zip(shares, total, rules, strict=True)):
+            if hot is not None and len(hot.touched):
+                self._update(g, hot, part.reshape(len(hot.touched), -1), rule)
+
+    def check(self, step: RankStep) -> None:
+        """RuntimeError, on all ranks, unless the replicas are the same bits everywhere."""
+        digest = hashlib.blake2b(digest_size=16)
+        for rows, group in zip(self._rows, step.groups, strict=True):
+            digest.update(rows[: 0 if group.hot is None else group.hot.num_slots].tobytes())
+        channel = self._communicator.channel("hot", step.run)
+        digests = channel.all_gather_bytes(digest.digest(), f"the digest of its replicas at step {step.step}", limit=16)
+        other = [rank for rank, one in enumerate(digests) if one != digests[0]]
+        if other:
+            raise RuntimeError(f"after step {step.step} the replicas of ranks {other} differ from those of rank 0")
+
+    def _update(self, g: int, hot: HotRows, grads: F32, rule: UpdateRule) -> None:
+        trained = np.ones(len(hot.touched), np.bool_)
+        if len(self._frozen):
+            trained = ~np.isin(hot.touched_tables, self._frozen)
+        slots = hot.touched[trained]
+        SlotRows.update(self._rows[g], slots, np.ascontiguousarray(grads[trained]), rule.native, self._threads)
+        own = trained[hot.own]
+        keys = _row_keys(hot.own_locations, hot.own_keys).take(own)
+        self._residency.write(g, keys, self._rows[g][hot.touched[hot.own[own]]])
+
+
+def _row_keys(locations: U64, keys: FetchKeys) -> RowKeys:
+    return RowKeys(locations, keys.ids, keys.tables, keys.missing)

@@ -1,0 +1,283 @@
+"""Rows from their owners to the ranks that use them, and gradients back.
+
+Forward of step t, on every rank: the owner moves its arena (if it has one), sends what could not be sent before the
+last updates, and then the rows that no rank uses at steps t - 1 and t but some at t + 1 go out for t + 1, while the
+model works. Received rows lie in one of two inboxes, by the parity of the step. Step t: gradients go to the owners, are
+added in the order of the ranks, and each row is updated once, by its owner: before step t + 1 those that any rank uses
+there, the others during it. Sizes are known from the plan: nothing travels but vectors.
+
+With two levels this goes on between the nodes, for all that the ranks of a node use: one rank of the node collects a
+row and hands it on to those that use it, and adds their gradients before they leave the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from headrace.embed import _pool
+from headrace.embed._rows import RowSource, SlotRows, SlotSource
+from headrace.embed._threads import Threads
+from headrace.embed.arrays import F32, I64, U32, Bool
+from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.hot_replicas import HotReplicas
+from headrace.embed.optimizers import UpdateRule
+from headrace.embed.residency import Residency
+from headrace.embed.row_keys import RowKeys
+from headrace.embed.wire import Arrival, Wire, WireType
+from headrace.indexer.exchange.channel import Channel
+from headrace.indexer.exchange.communicator import Communicator
+from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows
+from headrace.ingest.step_plan import StepPlan
+
+_PURPOSES = ("rows", "gradients", "deferred", "hot", "entering", "node_rows", "node_gradients")
+
+
+class RankExchange:
+    """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
+
+    With `check_every` the replicas of hot rows are compared across ranks after every so many steps.
+    `wire` is the type in which cold rows and their gradients travel; those of R are always float32.
+
+    State: the step whose early rows are under way, which is the next one if its batch comes next; any other step gets
+    all its rows late.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        stores: Sequence[ChunkStore],
+        residency: Residency,
+        *,
+        frozen: U32,
+        threads: Threads | None,
+        check_every: int = 0,
+        wire: WireType = "float32",
+    ) -> None:
+        self._communicator = communicator
+        self._dims = tuple(store.dim for store in stores)
+        self._residency = residency
+        self._frozen = frozen
+        self._threads = threads
+        self._check_every = check_every
+        self._wire = Wire(wire)
+        self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
+        self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
+        self._run: int | None = None
+        self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
+        self._ahead: tuple[RankStep, list[Arrival]] | None = None
+
+    def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
+        """The rows of step ``steps.now``, a source a layout, in the order of the batch's unique rows.
+
+        With a plan (training) the early rows of the following step are sent on their way. All ranks enter alike.
+        """
+        now, ahead = steps.now, None
+        if plan is not None:
+            self._begin(now.run)
+            ahead, self._ahead = self._ahead, None
+            self._residency.enter(plan, [owned_keys(group.owned) for group in now.owning])
+            self.hot.enter(now)
+        came_early = ahead is not None and ahead[0] is now
+        inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
+        posted = self._send_owned(now, inbox, plan, early=False)
+        if came_early and ahead is not None:
+            posted += ahead[1]
+        else:
+            posted += self._send_owned(now, inbox, plan, early=True)
+        for one in posted:
+            one.wait()
+        if now.inner is not None:
+            inbox = self._hand_on(now, now.inner, inbox)
+        self.hot.gather(now, inbox)
+        if plan is not None and steps.following is not None:
+            following = steps.following
+            boxes = self._inbox(following, parity=following.step % 2)
+            self._ahead = following, self._send_owned(following, boxes, None, early=True)
+        return [SlotSource(box, group.slots, box.shape[1]) for box, group in zip(inbox, now.groups, strict=True)]
+
+    def skip(self, steps: RankSteps) -> None:
+        """Pass a step by without training on it: rows that enter R with it still do."""
+        self._begin(steps.now.run)
+        self.settle()
+        self.hot.enter(steps.now)
+
+    def _begin(self, run: int) -> None:
+        """Leave the channels of the run before."""
+        if run != self._run and self._run is not None:
+            self.settle()
+            self._communicator.close_run(self._run, _PURPOSES)
+            self._ahead = None
+        self._run = run
+
+    def _channel(self, purpose: str, step: RankStep) -> Channel:
+        """Between owners and those that ask them: all ranks, or one of each node."""
+        members = None if step.inner is None else self._communicator.cross_members(step.node_size)
+        return self._communicator.channel(purpose, step.run, members)
+
+    def _node_channel(self, purpose: str, step: RankStep) -> Channel:
+        return self._communicator.channel(purpose, step.run, self._communicator.node_members(step.node_size))
+
+    def _inbox(self, step: RankStep, *, parity: int | None) -> list[F32]:
+        """An array [U, dim] a layout to receive a step's rows in; evaluation (None) has its own."""
+        sizes = [len(group.slots) for group in step.owning]
+        if parity is None:
+            return [np.empty((size, dim), np.float32) for size, dim in zip(sizes, self._dims, strict=True)]
+        boxes = self._inboxes[parity]
+        for g, (size, dim) in enumerate(zip(sizes, self._dims, strict=True)):
+            if len(boxes[g]) < size:
+                boxes[g] = np.empty((size + size // 8, dim), np.float32)
+        return [box[:size] for box, size in zip(boxes, sizes, strict=True)]
+
+    def _send_owned(self, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool) -> list[Arrival]:
+        """Post the early or the late rows of a step; those that this rank owns itself are copied."""
+        channel = self._channel("rows", step)
+        posted = []
+        for g, (group, box) in enumerate(zip(step.owning, inbox, strict=True)):
+            slots = self._residency.slots(plan, g) if plan is not None else None
+            keys = owned_keys(group.owned)
+            receives = dict(enumerate(_split(box, group, early=early)))
+            sends: dict[int, F32] = {}
+            for rank, wanted in enumerate(group.owned.to_send(early=early)):
+                out = receives[rank] if rank == channel.rank else np.empty((len(wanted), self._dims[g]), np.float32)
+                source = self._residency.source(g, keys.take(wanted), None if slots is None else slots[wanted])
+                source.read(out, self._threads)
+                sends[rank] = out
+            posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step}"))
+        return posted
+
+    def _hand_on(self, step: RankStep, inner: Sequence[RankGroup], collected: Sequence[F32]) -> list[F32]:
+        """Rows [U, dim] of this rank's batch from what the ranks of its node have collected."""
+        channel = self._node_channel("node_rows", step)
+        inbox, posted = [], []
+        for group, own, box, dim in zip(step.groups, inner, collected, self._dims, strict=True):
+            mine = np.empty((len(group.slots), dim), np.float32)
+            receives = dict(enumerate(_split(mine, group, early=False)))
+            sends: dict[int, F32] = {}
+            for place, wanted in enumerate(group.owned.asked_of_rank):
+                sends[place] = receives[place] if place == channel.rank else np.empty((len(wanted), dim), np.float32)
+                SlotRows.gather(box, own.slots[wanted], sends[place], self._threads)
+            posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step} in this node"))
+            inbox.append(mine)
+        for one in posted:
+            one.wait()
+        return inbox
+
+    def apply(self, steps: RankSteps, grads: Sequence[F32 | None], rules: Sequence[UpdateRule], plan: StepPlan) -> None:
+        """Send gradients float32 [U, dim] of the batch's unique rows (None: zeros) to the owners, and update what this
+        rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks.
+
+        Rows that no rank uses at the following step are updated by these rules during it, see :meth:`settle`.
+        """
+        step, following = steps.now, steps.following
+        self.settle()
+        pairs = zip(step.groups, grads, self._dims, strict=True)
+        ordered = [self._ordered(group, grad, dim, np.float32(step.share)) for group, grad, dim in pairs]
+        if step.inner is not None:
+            channel = self._node_channel("node_gradients", step)
+            coming = [
+                self._post_gradients(channel, group, mine, None, step)
+                for group, mine in zip(step.groups, ordered, strict=True)
+            ]
+            sums = [one.total(self._threads)[1] for one in coming]
+            triples = zip(step.inner, sums, self._dims, strict=True)
+            ordered = [self._ordered(group, total, dim, np.float32(1.0)) for group, total, dim in triples]
+        now: list[Gradients] = []
+        for g, (group, mine) in enumerate(zip(step.owning, ordered, strict=True)):
+            urgent = following.urgent_before[g] if following is not None and following.urgent_before else None
+            now.append(self._post_gradients(self._channel("gradients", step), group, mine, urgent, step))
+            if urgent is not None:
+                rest = UrgentRows(~urgent.sent, ~urgent.owned)
+                later = self._post_gradients(self._channel("deferred", step), group, mine, rest, step)
+                self._deferred.append((g, later, rules[g]))
+        self.hot.apply(step, grads, rules)
+        for g, (one, rule) in enumerate(zip(now, rules, strict=True)):
+            rows, total = one.total(self._threads)
+            slots = self._residency.slots(plan, g)
+            self._update(g, owned_keys(one.owned).take(rows), total, rule, None if slots is None else slots[rows])
+        if self._check_every and (step.step + 1) % self._check_every == 0:
+            self.hot.check(step)
+
+    def settle(self) -> None:
+        """Make the updates of the last step that were put off. Every rank has sent what this one waits for."""
+        deferred, self._deferred = self._deferred, []
+        for g, one, rule in deferred:
+            rows, total = one.total(self._threads)
+            self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
+
+    def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, share: np.float32) -> F32:
+        """Gradients owner after owner, times this rank's share of the global batch."""
+        out = np.zeros((len(group.order), dim), np.float32)
+        if grad is not None:
+            SlotRows.gather(grad, group.order, out, self._threads)
+            if share != 1.0:
+                out *= share
+        return out
+
+    def _post_gradients(
+        self, channel: Channel, group: RankGroup, ordered: F32, part: UrgentRows | None, step: RankStep
+    ) -> Gradients:
+        """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
+        owned, dim = group.owned, ordered.shape[1]
+        sends = np.split(ordered, np.cumsum(group.counts)[:-1])
+        counts, asked = owned.asked_counts, None
+        if part is not None:
+            sends = [rows[m] for rows, m in zip(sends, np.split(part.sent, np.cumsum(group.counts)[:-1]), strict=True)]
+            asked = part.owned[owned.asked]
+            counts = np.array([np.count_nonzero(part.owned[of]) for of in owned.asked_of_rank], np.int64)
+        into = np.empty((int(counts.sum()), dim), np.float32)
+        parts = np.split(into, np.cumsum(counts)[:-1])
+        parts[channel.rank][...] = sends[channel.rank]
+        what = f"the gradients of step {step.step}"
+        arrival = self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
+        return Gradients(owned, None if part is None else part.owned, asked, into, arrival)
+
+    def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
+        if len(self._frozen):
+            trained = ~np.isin(keys.tables, self._frozen)
+            keys, total = keys.take(trained), total[trained]
+            slots = None if slots is None else slots[trained]
+        self._residency.update(group, keys, slots, torch.from_numpy(total), rule)
+
+
+class Gradients:
+    """Gradients on their way to this rank, of the rows of one layout that it owns, or of those where `rows` is True."""
+
+    def __init__(
+        self, owned: OwnedRows, rows: Bool | None, asked: Bool | None, received: F32, arrival: Arrival
+    ) -> None:
+        self.owned = owned
+        self._rows, self._asked = rows, asked
+        self._received, self._arrival = received, arrival
+
+    def total(self, threads: Threads | None) -> tuple[I64, F32]:
+        """(positions int64 [n] of the rows in what is owned, the sums float32 [n, dim] in the order of the ranks)."""
+        self._arrival.wait()
+        owned, dim = self.owned, self._received.shape[1]
+        rows, positions, offsets = np.arange(len(owned.locations)), owned.positions, owned.position_offsets
+        if self._rows is not None and self._asked is not None:
+            rows = np.flatnonzero(self._rows)
+            lengths = np.diff(offsets)[rows]
+            ends = np.cumsum(lengths)
+            within = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
+            place = np.cumsum(self._asked) - 1  # of what was asked for among what was received
+            positions = place[positions[np.repeat(offsets[:-1][rows], lengths) + within]]
+            offsets = np.concatenate([[0], ends]).astype(np.int64)
+        total = np.empty((len(rows), dim), np.float32)
+        starts = np.arange(len(self._received)) * dim
+        _pool.segment_sum(self._received.reshape(-1), starts, None, False, positions, offsets, total, threads)
+        return rows, total
+
+
+def owned_keys(owned: OwnedRows) -> RowKeys:
+    """The rows that this rank owns of a step."""
+    return RowKeys(owned.locations, owned.keys.ids, owned.keys.tables, owned.keys.missing)
+
+
+def _split(inbox: F32, group: RankGroup, *, early: bool) -> list[F32]:
+    """The parts of an inbox that the early, or late, rows of each owner fill."""
+    first = 0 if early else int(group.early_counts.sum())
+    counts = group.early_counts if early else group.late_counts
+    return np.split(inbox[first : first + int(counts.sum())], np.cumsum(counts)[:-1])

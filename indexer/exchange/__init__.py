@@ -1,0 +1,1 @@
+"""Messages between ranks: communicators, channels, and the requests for rows that owners answer."""

@@ -1,0 +1,173 @@
+"""One stream of messages between all ranks: every wait is bounded and names who is late, every payload byte counted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.indexer.exchange.errors import RankLostError, RankTimeoutError
+from headrace.indexer.exchange.transport import U8, Lane, Waiting
+
+Array = npt.NDArray[Any]
+I64 = npt.NDArray[np.int64]
+
+MESSAGE_LIMIT = 1 << 34
+"""Most bytes of an array whose size another rank announces."""
+
+
+def turns(rank: int, size: int, *, ring: bool = True) -> list[tuple[int, int]]:
+    """(receiver, sender) of each turn: around the ring, each turn a permutation; or from rank 0 up, for all."""
+    if ring:
+        return [((rank + k) % size, (rank - k) % size) for k in range(1, size)]
+    return [(peer, peer) for peer in range(size) if peer != rank]
+
+
+class Traffic:
+    """Payload bytes of one kind of messages, int64 [world size] to and from each peer; own rows are no traffic."""
+
+    def __init__(self, size: int) -> None:
+        self.sent: I64 = np.zeros(size, np.int64)
+        self.received: I64 = np.zeros(size, np.int64)
+
+
+class Posted:
+    """Messages under way. Their arrays must stay as they are until `wait`; an array to fill is whole after it."""
+
+    def __init__(self, channel: Channel, waiting: Waiting, what: str) -> None:
+        self._channel, self._waiting, self._what = channel, waiting, what
+
+    def wait(self) -> None:
+        """RankTimeoutError or RankLostError, which name the ranks. Again: nothing."""
+        waiting, self._waiting = self._waiting, ()
+        self._channel._wait(waiting, self._what)
+
+
+class Channel:
+    """Messages of one purpose and run between all ranks; both sides know sizes before anything is sent.
+
+    The ranks are those of `members`, which may be some of all; `rank` and peers are positions among them. Traffic and
+    errors name them by their numbers among all. Nothing is sent for an empty array. All ranks use a channel in the same
+    order. `post` and `wait` by one thread, or under the caller's own lock; `close` by any.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        members: Sequence[int],
+        rank: int,
+        *,
+        timeout_s: float,
+        traffic: Traffic,
+        chunk_bytes: int | None,
+    ) -> None:
+        self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
+        self._members = tuple(members)
+        self.traffic = traffic
+        self._lane = lane
+        self._chunk_bytes = chunk_bytes
+        self._closed = threading.Event()
+
+    def post(
+        self,
+        sends: Mapping[int, Array],
+        receives: Mapping[int, Array],
+        what: str = "a message",
+        *,
+        ring: bool = True,
+    ) -> Posted:
+        """Begin to send and to fill C-contiguous arrays, by peer; peers are visited around the ring."""
+        waiting: list[tuple[int, Any]] = []
+        order = turns(self.rank, self.size, ring=ring)
+        for _, sender in order:
+            if sender in receives:
+                data, peer = _bytes_of(receives[sender]), self._members[sender]
+                self.traffic.received[peer] += len(data)
+                waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
+        for to, _ in order:
+            if to in sends:
+                data, peer = _bytes_of(sends[to]), self._members[to]
+                self.traffic.sent[peer] += len(data)
+                waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
+        return Posted(self, waiting, what)
+
+    def swap(self, sent: Array, to: int, received: Array, sender: int, what: str = "a message") -> None:
+        """Send one array and fill another."""
+        self.post({to: np.ascontiguousarray(sent)}, {sender: received}, what).wait()
+
+    def all_to_all(
+        self, sends: Sequence[Array], receives: Sequence[Array], what: str = "a message", *, ring: bool = True
+    ) -> None:
+        """Send ``sends[r]`` to rank r and fill ``receives[r]`` from it; one's own is copied."""
+        receives[self.rank][...] = sends[self.rank]
+        self.post(dict(enumerate(sends)), dict(enumerate(receives)), what, ring=ring).wait()
+
+    def all_gather(self, row: Array, what: str = "its figures") -> Array:
+        """[size, n]: the rows of all ranks, of one length; no rank is past it before all have come."""
+        rows = np.zeros((self.size, len(row)), row.dtype)
+        self.all_to_all([np.ascontiguousarray(row)] * self.size, list(rows), what)
+        return rows
+
+    def all_gather_bytes(self, data: bytes, what: str = "its figures", *, limit: int = MESSAGE_LIMIT) -> list[bytes]:
+        """The bytes of all ranks; sizes are told first. ValueError for one above `limit`, before memory is taken."""
+        sizes = self.all_gather(np.array([len(data)], np.int64), what)[:, 0]
+        parts = [np.empty(check_size(int(n), limit, r), np.uint8) for r, n in enumerate(sizes)]
+        self.all_to_all([np.frombuffer(data, np.uint8)] * self.size, parts, what)
+        return [part.tobytes() for part in parts]
+
+    def all_reduce(self, values: Array, what: str = "its share of a sum") -> Array:
+        """The sum of all ranks' arrays, added in the order of the ranks: the same bits on every rank and in every run.
+
+        Each rank adds one segment of all, then all get all segments: 2 (W - 1) / W times the array travels.
+        """
+        flat = np.ascontiguousarray(values).reshape(-1)
+        ends = np.arange(self.size + 1) * len(flat) // self.size
+        parts = [flat[a:b] for a, b in pairwise(ends)]
+        mine = np.empty((self.size, len(parts[self.rank])), flat.dtype)
+        self.all_to_all(parts, list(mine), what)
+        total = mine[0].copy()
+        for one in mine[1:]:
+            total += one
+        result = np.empty_like(flat)
+        self.all_to_all([total] * self.size, [result[a:b] for a, b in pairwise(ends)], what)
+        return result.reshape(values.shape)
+
+    def close(self) -> None:
+        """End the waits of this rank with ExchangeClosedError, those to come as well."""
+        self._closed.set()
+        self._lane.interrupt()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def _chunks(self, data: U8) -> list[U8]:
+        size = self._chunk_bytes or max(1, len(data))
+        return [data[start : start + size] for start in range(0, len(data), size)]
+
+    def _wait(self, waiting: Waiting, what: str) -> None:
+        if not waiting:
+            return
+        try:
+            late = self._lane.wait(waiting, self.timeout_s)
+        except RankLostError as error:
+            raise RankLostError(self._members[self.rank], error.ranks, what, str(error).rpartition(": ")[2]) from None
+        if late:
+            raise RankTimeoutError(self._members[self.rank], late, self.timeout_s, what)
+
+
+def check_size(size: int, limit: int, sender: int) -> int:
+    """The size that `sender` announced. ValueError outside [0, limit]."""
+    if not 0 <= size <= limit:
+        raise ValueError(f"rank {sender} announces {size} bytes; a message has at most {limit}")
+    return size
+
+
+def _bytes_of(array: Array) -> U8:
+    if not array.flags.c_contiguous:
+        raise ValueError("an array that is sent or filled must be C-contiguous")
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,187 @@
+"""Communicator: the ranks that train together, whatever launched them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.indexer.checks import check_integer
+from headrace.indexer.exchange.channel import Channel, Traffic
+from headrace.indexer.exchange.mpi_transport import MpiTransport, launched_ranks
+from headrace.indexer.exchange.transport import NoTransport, Transport
+
+Backend = Literal["none", "mpi", "gloo"]
+
+DEFAULT_TIMEOUT_S = 600.0
+
+DEFAULT_CHUNK_BYTES = 1 << 20
+"""Large messages travel in parts, so that both directions of a link are busy."""
+
+_PURPOSE_BITS = 10
+PURPOSES = {
+    name: number
+    for number, name in enumerate(
+        (
+            *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
+            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients"),
+        )
+    )
+}
+"""Channels by name; those of `stream` follow."""
+
+_FIRST_STREAM = 64
+
+
+class Communicator:
+    """This process among those that train together; made by :func:`connect`, on all ranks alike.
+
+    `timeout_s` bounds every wait for another rank: after it the error names the ranks that are missing. It must be
+    longer than any rank may be busy with something else between two steps, such as an evaluation of its own.
+
+    As a context manager it ends all ranks when the block raises, since they would wait in vain for this one.
+    """
+
+    def __init__(
+        self, transport: Transport, *, timeout_s: float = DEFAULT_TIMEOUT_S, chunk_bytes: int | None = None
+    ) -> None:
+        if isinstance(timeout_s, bool) or not 0 < timeout_s <= 1e6:
+            raise ValueError(f"timeout_s is seconds up to a million, got {timeout_s!r}")
+        self.timeout_s = float(timeout_s)
+        self.chunk_bytes = None if chunk_bytes is None else check_integer("chunk_bytes", chunk_bytes, 1, 1 << 30)
+        self._transport = transport
+        self._traffic: dict[str, Traffic] = {}
+        self._lock = threading.Lock()
+        self._runs = 0
+        self._channels: dict[tuple[str, int], Channel] = {}
+
+    @property
+    def backend(self) -> str:
+        return self._transport.name
+
+    @property
+    def rank(self) -> int:
+        return self._transport.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._transport.size
+
+    def new_run(self) -> int:
+        """The number of the next run of a loader; messages of another run are never taken for its own."""
+        with self._lock:
+            self._runs += 1
+            return self._runs
+
+    def channel(self, purpose: str, run: int = 0, members: Sequence[int] | None = None) -> Channel:
+        """The stream of one of `PURPOSES`, or "stream k", in a run, between `members` or all; the same each time."""
+        with self._lock:
+            if (purpose, run) not in self._channels:
+                number = PURPOSES[purpose] if purpose in PURPOSES else _FIRST_STREAM + int(purpose.split()[1])
+                runs = (self._transport.max_tag + 1) >> _PURPOSE_BITS
+                lane = self._transport.lane((run % runs) << _PURPOSE_BITS | number)
+                self._channels[purpose, run] = Channel(
+                    lane,
+                    range(self.world_size) if members is None else members,
+                    self.rank,
+                    timeout_s=self.timeout_s,
+                    traffic=self._traffic.setdefault(purpose, Traffic(self.world_size)),
+                    chunk_bytes=self.chunk_bytes,
+                )
+            return self._channels[purpose, run]
+
+    def close_run(self, run: int, purposes: Collection[str] = tuple(PURPOSES)) -> None:
+        """End the waits in channels of a run, from any thread, and forget the channels."""
+        with self._lock:
+            gone = [key for key in self._channels if key[1] == run and key[0] in purposes]
+            channels = [self._channels.pop(key) for key in gone]
+        for channel in channels:
+            channel.close()
+
+    def bytes_sent(self) -> dict[str, list[int]]:
+        """Payload bytes sent to each rank, by purpose; what a rank keeps is 0."""
+        with self._lock:
+            return {purpose: traffic.sent.tolist() for purpose, traffic in self._traffic.items()}
+
+    def node_members(self, node_size: int) -> list[int]:
+        """The ranks of this rank's node, where each has `node_size` ranks, one after the other."""
+        first = self.rank // node_size * node_size
+        return list(range(first, first + node_size))
+
+    def cross_members(self, node_size: int) -> list[int]:
+        """The ranks that have this rank's place in their nodes, one of each node."""
+        return list(range(self.rank % node_size, self.world_size, node_size))
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come."""
+        self.channel("control").all_gather(np.zeros(1, np.int64), "its arrival")
+
+    def end_all(self, error: BaseException) -> None:
+        """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
+        print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        self._transport.end_all()
+
+    def close(self) -> None:
+        """End all waits of this rank. Again: nothing."""
+        with self._lock:
+            channels = list(self._channels.values())
+        for channel in channels:
+            channel.close()
+        self._transport.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self.world_size > 1 and not isinstance(error, SystemExit):
+            self.end_all(error)
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Communicator(rank {self.rank} of {self.world_size}, {self.backend})"
+
+
+def connect(
+    backend: Backend | Literal["auto"] = "auto",
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    chunk_bytes: int | None = DEFAULT_CHUNK_BYTES,
+) -> Communicator:
+    """The communicator of this process. "auto": gloo under torchrun, MPI under mpirun, else a single process.
+
+    "gloo" needs ``torch.distributed`` to be initialised, with any backend; "auto" initialises it (with gloo) where
+    torchrun has set its environment and nobody has. RuntimeError tells what is not installed.
+    """
+    if backend == "auto":
+        backend = _launched_backend()
+    transport: Transport
+    if backend == "none":
+        transport = NoTransport()
+    elif backend == "mpi":
+        transport = MpiTransport()
+    elif backend == "gloo":
+        from headrace.indexer.exchange.gloo_transport import GlooTransport  # loads torch
+
+        transport = GlooTransport(timeout_s)
+    else:
+        raise ValueError(f"backend={backend!r} is none of 'auto', 'none', 'mpi' and 'gloo'")
+    return Communicator(transport, timeout_s=timeout_s, chunk_bytes=chunk_bytes)
+
+
+def _launched_backend() -> Backend:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return "gloo"
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        return "gloo"
+    return "mpi" if launched_ranks() > 1 else "none"

@@ -1,0 +1,63 @@
+"""Training under mpirun and torchrun equals training in one process; a killed rank is named by those that wait."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.criteo_text import write_lines
+from tests.support.launch import mpirun, torchrun
+from tests.support.rank_training import assert_equal_to_reference, train
+from tests.support.rank_training_program import BROKEN_OFF, read
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
+
+PROGRAM = str(Path(__file__).resolve().parents[1] / "support" / "rank_training_program.py")
+GLOBAL_BATCH = 24
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks") / "train.txt"
+    write_lines(path, 1210, seed=3, ids=40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(data):
+    return train(data, None, batch_size=GLOBAL_BATCH)
+
+
+@pytest.mark.parametrize(
+    ("launch", "ranks"), [(mpirun, 1), (mpirun, 2), (mpirun, 3), (mpirun, 4), (torchrun, 2), (torchrun, 4)]
+)
+def test_fifty_steps(data, reference, launch, ranks, tmp_path):
+    done = launch(ranks, PROGRAM, "train", str(data), str(tmp_path), str(GLOBAL_BATCH // ranks))
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = [read(tmp_path / f"{rank}.npz") for rank in range(ranks)]
+    assert_equal_to_reference(parts, reference, exact=ranks == 1)
+    assert all(len(part["seen"]) == 50 for part in parts)
+
+
+@pytest.mark.parametrize("launch", [mpirun, torchrun])
+def test_hot_rows_two_levels_and_an_epoch_that_is_broken_off(data, launch, tmp_path):
+    done = launch(4, PROGRAM, "levels", str(data), str(tmp_path), str(GLOBAL_BATCH // 4))
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = [read(tmp_path / f"{rank}.npz") for rank in range(4)]
+    assert_equal_to_reference(parts, train(data, None, batch_size=GLOBAL_BATCH, **BROKEN_OFF))
+
+
+@pytest.mark.parametrize("launch", [mpirun, torchrun])
+def test_a_killed_rank_ends_the_others_with_its_name(data, launch):
+    options = {"options": ("-disable-auto-cleanup",)} if launch is mpirun else {}
+    started = time.monotonic()
+    done = launch(3, PROGRAM, "kill", str(data), **options)
+    assert done.returncode != 0
+    assert time.monotonic() - started < 90
+    said = done.stdout + done.stderr
+    if launch is mpirun:  # the launcher, told not to clean up, leaves it to the ranks
+        assert "of rank 1" in said or "lost rank 1" in said, said
+    else:  # torchrun ends all when it notices; it names the rank, too
+        assert "lost rank 1" in said or "of rank 1" in said or "Signal 9 (SIGKILL)" in said, said

@@ -1,0 +1,55 @@
+"""Run by mpirun or torchrun: `train DATA OUT BATCH` (`levels` alike: hot rows, two levels, an epoch broken off), a run
+whose parameters each rank writes to OUT/rank.npz; `kill DATA`: rank 1 is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import headrace
+from tests.support.rank_training import train
+
+BROKEN_OFF = {"steps": 20, "epochs": 2}
+LEVELS = {**BROKEN_OFF, "hot_rows": 60, "hot_every": 7, "node_size": 2, "stage_options": {"check_replicas_every": 5}}
+
+
+def write(path: Path, result: dict) -> None:
+    keys = np.array([(t, int(m), i) for t, m, i in result["rows"]], np.uint64).reshape(-1, 3)
+    dense = {f"dense_{k}": array for k, array in enumerate(result["dense"])}
+    np.savez(path, keys=keys, rows=np.stack(list(result["rows"].values())), seen=np.array(result["seen"]), **dense)
+
+
+def read(path: Path) -> dict:
+    with np.load(path) as arrays:
+        keys = [(int(t), bool(m), int(i)) for t, m, i in arrays["keys"]]
+        dense = [arrays[name] for name in sorted(arrays.files) if name.startswith("dense_")]
+        return {"rows": dict(zip(keys, arrays["rows"], strict=True)), "dense": dense, "seen": arrays["seen"].tolist()}
+
+
+def die_at(step: int):
+    """Rows of a loader whose process is killed when it is at a step; for the rank that calls it."""
+
+    def transform(block):
+        transform.blocks += 1
+        if transform.blocks == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    transform.blocks = 0
+    return transform
+
+
+if __name__ == "__main__":
+    what, data, *rest = sys.argv[1:]
+    with headrace.connect(timeout_s=5.0 if what == "kill" else 60.0) as ranks:
+        if what == "kill":
+            stop = {"transform": die_at(2)} if ranks.rank == 1 else {}
+            source = headrace.CriteoFiles(data, headrace.criteo_schema(dim=4), block_bytes=4096)
+            train(source, ranks, batch_size=8, steps=1000, **stop)
+        else:
+            options = {} if what == "train" else LEVELS
+            write(Path(rest[0]) / f"{ranks.rank}.npz", train(data, ranks, batch_size=int(rest[1]), **options))
