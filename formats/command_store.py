@@ -34,16 +34,20 @@ class _CommandFile(io.RawIOBase):
         self._process: subprocess.Popen[bytes] = self._pipe.proc
         self._stream: IO[bytes] = self._pipe.stream
         self._woken, self._wake = os.pipe()
+        self._closing = threading.Lock()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int:
         view = memoryview(target).cast("B")
-        ready, _, _ = select.select([self._stream.fileno(), self._woken], [], [], _STALL_TIMEOUT_S)
-        if not ready:
+        ready = select.poll()  # select() knows no descriptors over 1023
+        for descriptor in (self._stream.fileno(), self._woken):
+            ready.register(descriptor, select.POLLIN)
+        found = [descriptor for descriptor, _ in ready.poll(_STALL_TIMEOUT_S * 1000)]
+        if not found:
             raise TimeoutError(f"{self.url}: the command wrote nothing for {_STALL_TIMEOUT_S} s")
-        if self._woken in ready:
+        if self._woken in found:
             raise ReadInterruptedError(f"{self.url}: closed while it was read")
         read = os.readv(self._stream.fileno(), [view])
         if not read and (status := self._process.wait(_END_TIMEOUT_S)):
@@ -52,8 +56,9 @@ class _CommandFile(io.RawIOBase):
 
     def interrupt(self) -> None:
         """Wake whoever waits, from any thread."""
-        with contextlib.suppress(OSError):  # closed meanwhile
-            os.write(self._wake, b"x")
+        with self._closing:  # a descriptor that was closed may be another file's by now
+            if not self.closed:
+                os.write(self._wake, b"x")
 
     def close(self) -> None:
         if not self.closed:
@@ -61,9 +66,10 @@ class _CommandFile(io.RawIOBase):
             self._process.kill()  # what is not read to its end need not end by itself
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_TIMEOUT_S)
-            os.close(self._woken)
-            os.close(self._wake)
-        super().close()
+            with self._closing:
+                super().close()
+                os.close(self._woken)
+                os.close(self._wake)
 
 
 class CommandStore:

@@ -235,14 +235,25 @@ class FileReader(ABC, Generic[BlockT]):
         return file < len(self.files)
 
     def _look(self) -> None:
-        """Take the files that are new in the growing folder, in natural order."""
+        """Take the files that are new in the growing folder, in natural order.
+
+        A listing is not of one moment: it may have a file and lack one that appeared before, whose place in the folder
+        it had passed by then. So what is in a listing says up to where the next one is whole.
+        """
         assert self._growing is not None
         marker, path = self._growing.end_marker, os.fspath(self._found)  # type: ignore[arg-type]
-        ended = marker in (names := self.store.names(path))
-        if ended:
-            names = self.store.names(path)  # what was renamed before the marker was is there for certain now
         known = set(self.files)
-        new = [file for name, file in names.items() if file not in known and name != marker and not is_hidden(name)]
+
+        def look() -> tuple[bool, list[str]]:
+            names = self.store.names(path)
+            kept = [file for name, file in names.items() if name != marker and not is_hidden(name)]
+            return marker in names, [file for file in kept if file not in known]
+
+        ended, seen = look()
+        new: list[str] = []
+        if ended or seen:
+            last = max(map(natural_key, seen), default=())
+            new = [file for file in look()[1] if ended or natural_key(file) <= last]
         new.sort(key=natural_key)
         if new and self.files and natural_key(new[0]) < natural_key(self.files[-1]):
             raise ValueError(

@@ -31,6 +31,7 @@ from headrace.formats.text_values import U64, Bool
 
 TOOL = "headrace convert --history"
 I32 = npt.NDArray[np.int32]
+_CHECKED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class HistoryStore:
     """A sorted log. Thread-safe; only the users and their offsets (16 bytes a user) are held in memory.
 
     Raises ManifestError for a folder that was not written whole by `headrace convert --history`, or changed since
-    (sizes; with ``verify="full"`` hashes).
+    (sizes; with ``verify="full"`` hashes), and for arrays that do not belong together.
     """
 
     def __init__(self, folder: PathLike, *, verify: Verify = "size") -> None:
@@ -59,20 +60,43 @@ class HistoryStore:
                 raise ManifestError(str(self.folder), f"{name} is missing")
             check_size(entry, str(self.folder / name), verify=verify)
         self._files = manifest.files
-        self.columns: tuple[str, ...] = tuple(manifest.parameters["columns"])
-        self.num_rows: int = manifest.files["times.npy"].rows
-        self._keys = np.asarray(self._array("keys", "r"))
-        self._offsets = np.asarray(self._array("offsets", "r"))
-        self._times: I64 = self._array("times", "r")
-        self._values = {name: self._array(f"value-{name}", "r") for name in self.columns}
-        self._missing = {name: self._array(f"missing-{name}", "r") for name in self.columns if self._has_missing(name)}
+        columns = manifest.parameters.get("columns")
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+            raise ManifestError(str(self.folder), "its manifest does not say which columns the log has")
+        self.columns: tuple[str, ...] = tuple(columns)
+        self._times: I64 = self._array("times", "i8")
+        self.num_rows: int = len(self._times)
+        self._keys = self._array("keys", "u8")
+        self._offsets = self._array("offsets", "i8")
+        self._values = {name: self._array(f"value-{name}", "u4", "u8", rows=self.num_rows) for name in self.columns}
+        kept = [name for name in self.columns if f"missing-{name}.npy" in self._files]
+        self._missing = {name: self._array(f"missing-{name}", "b1", rows=self.num_rows) for name in kept}
+        self._check_users()
 
-    def _has_missing(self, name: str) -> bool:
-        return f"missing-{name}.npy" in self._files
-
-    def _array(self, name: str, mode: Any) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = np.load(self.folder / f"{name}.npy", mmap_mode=mode, allow_pickle=False)
+    def _array(self, name: str, *dtypes: str, rows: int | None = None) -> npt.NDArray[Any]:
+        """A file's values, mapped; ManifestError unless they are a row of one of the `dtypes`, `rows` long."""
+        file = f"{name}.npy"
+        if file not in self._files:
+            raise ManifestError(str(self.folder), f"its manifest has no {file}")
+        try:
+            mapped = np.load(self.folder / file, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise ManifestError(str(self.folder / file), f"is no array: {error}") from error
+        array: npt.NDArray[Any] = np.asarray(mapped)
+        if array.ndim != 1 or array.dtype not in map(np.dtype, dtypes) or rows not in (None, len(array)):
+            wanted = f"{'any' if rows is None else rows} values of {' or '.join(dtypes)}"
+            raise ManifestError(str(self.folder / file), f"has {array.shape} values of {array.dtype}, not {wanted}")
         return array
+
+    def _check_users(self) -> None:
+        """Each user has rows, those behind the last one's, and the users ascend: a look-up trusts in it."""
+        users, offsets = self._keys, self._offsets
+        if len(offsets) != len(users) + 1 or offsets[0] != 0 or offsets[-1] != self.num_rows:
+            raise ManifestError(str(self.folder), "offsets.npy is not of these users and rows: damaged")
+        for at in range(0, len(users), _CHECKED_AT_ONCE):
+            part = slice(at, at + _CHECKED_AT_ONCE + 1)
+            if (offsets[part][1:] <= offsets[part][:-1]).any() or (users[part][1:] <= users[part][:-1]).any():
+                raise ManifestError(str(self.folder), "keys.npy or offsets.npy does not ascend: damaged")
 
     @property
     def paths(self) -> tuple[str, ...]:

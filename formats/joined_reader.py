@@ -15,7 +15,7 @@ from headrace.formats.delimited_reader import DelimitedFiles
 from headrace.formats.files import PathLike
 from headrace.formats.history_store import HistoryStore
 from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
-from headrace.formats.side_table import SideTable, key_words
+from headrace.formats.side_table import SideTable, check_key, key_words
 from headrace.formats.text_blocks import TextBlock
 from headrace.formats.unmatched import JoiningReader
 
@@ -65,6 +65,7 @@ class JoinedFiles(JoiningReader[TextBlock], DelimitedFiles):
         **options: Any,
     ) -> None:
         self._joins, self._histories = tuple(joins), tuple(histories)
+        self._check_joins(schema)
         self._from = self._origins(schema)
         super().__init__(paths, self._file_schema(schema), text_format, **options)
         self.schema = schema
@@ -73,6 +74,20 @@ class JoinedFiles(JoiningReader[TextBlock], DelimitedFiles):
         side += [path for history in self._histories for path in history.store.paths]
         names = (*(j.name for j in self._joins), *(h.name for h in self._histories))
         self._joins_are(names, tuple(side), {j.name: j.table.rows_skipped for j in self._joins})
+
+    def _check_joins(self, schema: Schema) -> None:
+        """SchemaError for joins of one name, keys and times that are no ids, and columns that no history has."""
+        tables: tuple[Join | HistoryJoin, ...] = (*self._joins, *self._histories)
+        names = [table.name for table in tables]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SchemaError(f"two joins have the name {twice!r}, by which their misses are counted")
+        for table in tables:
+            check_key(schema, table.key, f"the join {table.name!r}")
+        for history in self._histories:
+            check_key(schema, history.time, f"the join {history.name!r}")
+            if unknown := sorted(set(history.columns.values()) - set(history.store.columns)):
+                has = ", ".join(history.store.columns)
+                raise SchemaError(f"the join {history.name!r}: its log has no column {unknown[0]!r}; it has {has}")
 
     def _origins(self, schema: Schema) -> dict[str, Join | HistoryJoin]:
         """Where each column that is not in the files comes from."""

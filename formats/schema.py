@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import pyarrow as pa
-import yaml
+
+from headrace.formats.plain_yaml import read_yaml
 
 Encoding = Literal["hex32", "hex64", "uint64", "int64"]
 DenseType = Literal["int64", "float32"]
@@ -376,9 +377,11 @@ class Schema:
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Schema:
-        """Read a YAML file (safe loader: plain data only)."""
-        with open(path, encoding="utf-8") as file:
-            data = yaml.safe_load(file)
+        """Read a YAML file; SchemaError names it, for what is no plain data (see `plain_yaml.py`), too."""
+        try:
+            data = read_yaml(path)
+        except ValueError as error:
+            raise SchemaError(str(error)) from error
         try:
             return cls.from_dict(data)
         except SchemaError as error:

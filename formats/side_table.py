@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.formats.arrow_arrays import null_mask, primitive_values
 from headrace.formats.file_reader import FileReader
+from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
 from headrace.formats.text_values import U64, Bool
 
 I64 = npt.NDArray[np.int64]
@@ -19,15 +20,20 @@ I64 = npt.NDArray[np.int64]
 class SideTable:
     """The rows of `reader`, to be found by their column `key` (one 64-bit id each, never missing).
 
-    Columns are those of the reader's schema but the key. ValueError for a key that two rows have, with both places: a
-    join must not choose.
+    Columns are those of the reader's schema but the key. SchemaError for a key that is no column of ids or integers.
+    ValueError for a row without a key, and for a key that two rows have, with both places: a join must not choose.
     """
 
     def __init__(self, reader: FileReader[Any], key: str) -> None:
+        check_key(reader.schema, key, "a side table")
+        if key not in reader.schema.column_names:
+            raise SchemaError(f"a side table has no column {key!r}, its key")
         blocks = [reader.settle(reader.decode(block)) for block in reader.raw_blocks()]
         schema = reader.schema.arrow_schema(labels=bool(reader.schema.labels))
         table = pa.Table.from_batches([block.data for block in blocks], schema).combine_chunks()
-        keys = key_words(_only_chunk(table.column(key)))[0]
+        keys, no_key = key_words(_only_chunk(table.column(key)))
+        if no_key is not None and no_key.any():
+            raise ValueError(f"{_place(blocks, int(np.argmax(no_key)))}: has no {key}, by which rows are found")
         order = np.argsort(keys, kind="stable").astype(np.int64)
         self._keys: U64 = keys[order]
         self._order = order
@@ -54,6 +60,17 @@ class SideTable:
     def take(self, column: str, rows: I64, found: Bool) -> pa.Array:
         """A column's values at `rows`; null where nothing was found."""
         return self.columns[column].take(pa.array(rows, mask=~found))
+
+
+def check_key(schema: Schema, name: str, owner: str) -> None:
+    """SchemaError for a column of `schema` that holds no single integer a row: what is no id would be cut to one."""
+    label, dense, sparse = (
+        next((c for c in kind if c.name == name), None) for kind in (schema.labels, schema.dense, schema.sparse)
+    )
+    if label is not None or (isinstance(dense, Dense) and dense.dtype != "int64"):
+        raise SchemaError(f"column {name!r}: the key or time of {owner} is an id or an int64, not a float")
+    if isinstance(sparse, Sparse) and (sparse.multi_hot or sparse.derived):
+        raise SchemaError(f"column {name!r}: the key or time of {owner} is one id a row, as files have it")
 
 
 def key_words(array: pa.Array) -> tuple[U64, Bool | None]:

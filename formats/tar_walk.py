@@ -1,18 +1,24 @@
 """A tar archive watched as its bytes pass by: only plain files, whole headers, and an end that is marked.
 
 Tar readers take a damaged header, or a file cut between two members, for the end of the archive. This one sees every
-byte before they do, and raises instead.
+byte before they do, and raises instead. Extension headers can say that a member is larger than its bytes (sparse files,
+a size of their own), pile up in memory, or send a reader into recursion: they are bounded, and say nothing of sizes.
 """
 
 from __future__ import annotations
+
+import re
 
 from headrace.formats.errors import CorruptShardError
 
 BLOCK_BYTES = 512
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
-_MAX_EXTENSION_BYTES = 1 << 20
+_MAX_EXTENSION_BYTES = 1 << 20  # before a member; and in the whole archive, of those that hold for all members
+_MAX_EXTENSIONS = 8  # before a member: readers follow them by recursion
 _REGULAR = (b"0", b"\0")
 _EXTENSIONS = (b"x", b"g", b"L")  # of the header that follows: its long name, its exact time
+# Records of another size than the header's, at any place: tar readers do not mind what stands before a record.
+_SIZES = re.compile(rb"\d+ (?:GNU\.sparse\.|size=)")
 _KINDS = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -26,8 +32,9 @@ _KINDS = {
 class TarWalk:
     """Give all bytes of an archive to :meth:`feed`, in order, then call :meth:`finish`.
 
-    States: in a header | in a member's bytes and padding | behind the first zero block, where only zeros follow.
-    `members` counts plain files whose header has passed; none is larger than `max_member_bytes`.
+    States: in a header | in the bytes and padding of a member or extension | behind the first zero block, where only
+    zeros follow. `members` counts plain files whose header has passed; none is larger than `max_member_bytes`, whatever
+    an extension says.
     """
 
     def __init__(self, path: str, *, max_member_bytes: int) -> None:
@@ -37,6 +44,10 @@ class TarWalk:
         self._max_member_bytes = max_member_bytes
         self._header = bytearray()
         self._left = 0
+        self._extension = bytearray()  # the bytes of one, as far as they have passed
+        self._in_extension = False
+        self._extensions = self._extension_bytes = 0  # since the last member
+        self._global_bytes = 0
         self._zero_blocks = 0
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -46,6 +57,8 @@ class TarWalk:
             if self._left:
                 step = min(self._left, len(view) - at)
                 self._left -= step
+                if self._in_extension:
+                    self._extension += view[at : at + step]
             else:
                 step = min(BLOCK_BYTES - len(self._header), len(view) - at)
                 self._header += view[at : at + step]
@@ -54,6 +67,8 @@ class TarWalk:
             if len(self._header) == BLOCK_BYTES:
                 self._take_header(bytes(self._header))
                 self._header.clear()
+            if self._in_extension and not self._left:
+                self._end_extension()
 
     def finish(self, *, end_required: bool) -> None:
         """CorruptShardError unless the archive is whole: with `end_required` two blocks of zeros end it."""
@@ -84,6 +99,30 @@ class TarWalk:
         if size is None or not 0 <= size <= limit:
             raise self._corrupt(f"member {self.members} says it has {size} bytes, allowed are {limit}")
         self._left = -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        if kind in _REGULAR:
+            self._extensions = self._extension_bytes = 0
+        else:
+            self._begin_extension(kind, size)
+
+    def _begin_extension(self, kind: bytes, size: int) -> None:
+        self._in_extension = True
+        self._extensions += 1
+        self._extension_bytes += size
+        self._global_bytes += size if kind == b"g" else 0
+        if self._extensions > _MAX_EXTENSIONS or max(self._extension_bytes, self._global_bytes) > _MAX_EXTENSION_BYTES:
+            raise self._corrupt(
+                f"too many extension headers behind member {self.members}: allowed are {_MAX_EXTENSIONS} before a "
+                f"member, and {_MAX_EXTENSION_BYTES} bytes"
+            )
+
+    def _end_extension(self) -> None:
+        if _SIZES.search(self._extension):
+            raise self._corrupt(
+                f"an extension header behind member {self.members} gives a size of its own, or makes a sparse file: "
+                "write plain files, such as with tar --format=ustar"
+            )
+        self._extension.clear()
+        self._in_extension = False
 
     def _corrupt(self, reason: str) -> CorruptShardError:
         return CorruptShardError(self._path, self.bytes, 0, reason)

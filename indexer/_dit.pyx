@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr, unique_ptr
 from libcpp.vector cimport vector
+from posix.unistd cimport getpid
 
 import numpy as np
 
@@ -129,6 +130,18 @@ cdef void _nothing() noexcept nogil:
     pass
 
 
+cdef class OfProcess:
+    """What may wait for other threads when it goes: in a forked child, which has not the threads, it is left alone."""
+
+    cdef int64_t pid
+
+    def __cinit__(self):
+        self.pid = getpid()
+
+    cdef bint is_here(self) noexcept:
+        return getpid() == self.pid
+
+
 cdef vector[TableInfo] _tables(tables) except *:
     cdef vector[TableInfo] out
     for table in tables:
@@ -160,7 +173,7 @@ cdef void _add_column(Batch* batch, column) except *:
         batch.add_column(table, False, ids, missing, size)
 
 
-cdef class ResultBlock:
+cdef class ResultBlock(OfProcess):
     """Memory of one batch's arrays, which goes back to its pool when the last of them is gone."""
 
     cdef shared_ptr[BlockPool] pool
@@ -168,7 +181,7 @@ cdef class ResultBlock:
     cdef size_t size, used
 
     def __dealloc__(self):
-        if self.block.memory != NULL:
+        if self.block.memory != NULL and self.is_here():
             self.pool.get().give_back(self.block)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
@@ -259,7 +272,7 @@ cdef uint8_t* _u8(uint8_t[::1] array) noexcept:
     return &array[0] if array.shape[0] else NULL
 
 
-cdef class NativeDedup:
+cdef class NativeDedup(OfProcess):
     """Unique rows of batches, without an index."""
 
     cdef unique_ptr[Engine] engine
@@ -268,6 +281,10 @@ cdef class NativeDedup:
     def __cinit__(self, tables, size_t num_groups, unsigned num_threads, uint64_t multiplier):
         self.pool = make_shared[BlockPool]()
         self.engine.reset(new Engine(_tables(tables), num_groups, 0, num_threads, multiplier))
+
+    def __dealloc__(self):
+        if not self.is_here():
+            self.engine.release()
 
     def deduplicate(self, columns):
         cdef Batch* batch = self.engine.get().acquire()
@@ -281,7 +298,7 @@ cdef class NativeDedup:
             self.engine.get().close_engine(_nothing)
 
 
-cdef class NativeIndex:
+cdef class NativeIndex(OfProcess):
     """The index; see dit.py for what its methods promise."""
 
     cdef unique_ptr[Dit] dit
@@ -299,6 +316,10 @@ cdef class NativeIndex:
     ):
         self.pool = make_shared[BlockPool]()
         self.dit.reset(new Dit(_tables(tables), num_groups, num_shards, num_threads, owner_rank, multiplier, half_life))
+
+    def __dealloc__(self):
+        if not self.is_here():
+            self.dit.release()
 
     def index(self, columns):
         cdef Dit* dit = self.dit.get()
@@ -482,11 +503,15 @@ cdef _row_arrays(Rows& rows):
     return RowArrays(tables, missing, ids, locations, hashes, weights)
 
 
-cdef class NativeCut:
+cdef class NativeCut(OfProcess):
     """What was committed at one moment. Give it up with `close`: removals and the index's close wait for it."""
 
     cdef NativeIndex index
     cdef unique_ptr[Cut] cut
+
+    def __dealloc__(self):
+        if not self.is_here():
+            self.cut.release()
 
     def num_rows(self, size_t shard):
         return self.cut.get().shards[shard].rows()

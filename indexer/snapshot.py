@@ -191,6 +191,8 @@ def _restore(shards: Iterator[Shard], header: _Header, core: IndexCore) -> None:
                     f"the snapshot's shard {number} does not match its digest: it is damaged; take another"
                 )
             uids, missing, ids, locations, uses = (_column(shard.batch, field) for field in _SCHEMA)
+            if not ((uses >= 0) & (uses < np.inf)).all():
+                raise ValueError(f"the snapshot's shard {number} has uses that are negative, infinite or no numbers")
             tables = header.check_rows(number, uids, missing, ids, locations)
             core.restore_shard(number, *header.chunks[number], tables, missing.view("u1"), ids, locations)
             if header.counted_batches:

@@ -88,6 +88,29 @@ def test_the_last_files_may_appear_in_the_instant_of_the_marker(tmp_path: Path) 
     assert values(reader) == [1, 2]
 
 
+def test_a_listing_that_lacks_a_file_and_has_a_later_one(tmp_path: Path) -> None:
+    """Two files appear while a folder is listed, the first of them where the listing has been already."""
+    reader = CriteoFiles(growing(tmp_path), SCHEMA)
+    files, names, lacking = texts(7), reader.store.names, []
+
+    def racing(folder: str) -> dict[str, str]:
+        found, new = names(folder), [files.pop(0) for _ in range(min(2, len(files)))]
+        for name, data in new:
+            appear(tmp_path, name, data)
+        if not new:
+            appear(tmp_path, "_END", b"")
+        lacking.append(len(new) == 2)
+        return found | {name: str(tmp_path / name) for name, _ in new[-1:]}
+
+    class Store(type(reader.store)):  # type: ignore[misc]
+        def names(self, folder: str) -> dict[str, str]:
+            return racing(folder)
+
+    reader.store = Store()
+    assert values(reader) == [16 * n + i for n in range(7) for i in range(4)]
+    assert sum(lacking) == 3
+
+
 def test_an_end_without_files(tmp_path: Path) -> None:
     appear(tmp_path, "DONE", b"")
     reader = CriteoFiles(growing(tmp_path, end_marker="DONE"), SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -15,11 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.formats import history_build
+from headrace.formats.delimited_format import TextFormat
 from headrace.formats.errors import BadRecordError, ManifestError
 from headrace.formats.histories import LOGS
 from headrace.formats.history_build import build_history
 from headrace.formats.history_runs import LogRows, merge_runs
 from headrace.formats.history_store import HistoryStore
+from headrace.formats.joined_reader import HistoryJoin, JoinedFiles
+from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
+from tests.support.criteo_text import read_all
 
 LOG = LOGS["taobao-behavior-log"]
 HEADER = "user,time_stamp,btag,cate,brand\n"
@@ -250,3 +255,63 @@ def test_twenty_kills_at_random_places(repository: Path, tmp_path: Path) -> None
         assert sorted(path.name for path in out.iterdir()) == names
         for name in names:
             assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_history_needs_columns_of_its_log_and_whole_times(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(log_text([(1, 10, "pv", 3, 4)]))
+    build(tmp_path / "log", tmp_path / "out")
+    (tmp_path / "x.csv").write_text("1,11\n")
+    store, rows = HistoryStore(tmp_path / "out"), TextFormat(name="x", columns=("user", "time"))
+    cates = Sparse(name="cates", encoding="uint64", multi_hot=True)
+
+    def read(column: str, *dense: Dense) -> list[Any]:
+        join = HistoryJoin("log", store, "user", "time", {"cates": column})
+        reader = JoinedFiles(tmp_path / "x.csv", Schema(dense=dense, sparse=(cates,)), rows, histories=[join])
+        return [block.data.column("cates").to_pylist() for block in read_all(reader)]
+
+    assert read("cate") == read("cate", Dense(name="time")) == [[[3]]]
+    with pytest.raises(SchemaError, match="'log': its log has no column 'shop'; it has btag, cate, brand"):
+        read("shop")
+    with pytest.raises(SchemaError, match="column 'time': the key or time of the join 'log'"):
+        read("cate", Dense(name="time", dtype="float32"))
+
+
+ARRAYS: dict[str, tuple[str, Any]] = {
+    "too far": ("offsets", np.array([0, 2, 1 << 40], np.int64)),
+    "before the first row": ("offsets", np.array([0, -2, 3], np.int64)),
+    "of no row": ("offsets", np.array([0, 0, 3], np.int64)),
+    "of fewer users": ("offsets", np.array([0, 3], np.int64)),
+    "of none": ("offsets", np.array([], np.int64)),
+    "no whole numbers": ("offsets", np.array([0, 2.5, 3])),
+    "descending": ("keys", np.array([2, 1], np.uint64)),
+    "twice": ("keys", np.array([1, 1], np.uint64)),
+    "a table": ("keys", np.array([[1, 2]], np.uint64)),
+    "of fewer rows": ("times", np.array([1, 2], np.int64)),
+    "of more rows": ("value-cate", np.array([1, 2, 3, 4], np.uint32)),
+    "objects": ("times", np.array([{}, {}, {}], object)),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path, kind: str) -> None:
+    """Sizes as the manifest says them: one byte too many in an offset would give a user another's history."""
+    (tmp_path / "log").write_bytes(log_text([(1, 10, "pv", 3, 4), (1, 11, "pv", 3, 4), (2, 10, "pv", 3, 4)]))
+    build(tmp_path / "log", tmp_path / "out")
+    name, array = ARRAYS[kind]
+    np.save(tmp_path / "out" / f"{name}.npy", array)
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest["files"][f"{name}.npy"]["bytes"] = (tmp_path / "out" / f"{name}.npy").stat().st_size
+    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ManifestError, match=r"damaged|is no array|values of"):
+        HistoryStore(tmp_path / "out")
+
+
+@pytest.mark.parametrize("columns", [None, 7, [7], ["nope"], ["../out/value-cate"]])
+def test_columns_that_a_manifest_does_not_have(tmp_path: Path, columns: object) -> None:
+    (tmp_path / "log").write_bytes(log_text([(1, 10, "pv", 3, 4)]))
+    build(tmp_path / "log", tmp_path / "out")
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest["parameters"]["columns"] = columns
+    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ManifestError, match=r"does not say which columns|its manifest has no value-"):
+        HistoryStore(tmp_path / "out")

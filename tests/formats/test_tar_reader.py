@@ -189,6 +189,21 @@ def test_a_member_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) ->
 # ---- convert --------------------------------------------------------------------------------------------------------
 
 
+def test_a_sparse_member_is_refused_before_it_is_blown_up(tmp_path: Path) -> None:
+    """A few kilobytes that a tar reader would make 3 GiB of."""
+    data, records = (
+        stream(0, 3),
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(3 << 30)},
+    )
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a.arrow")
+        body = b"1\n0\n%d\n".ljust(512, b"\0") % len(data) + data
+        info.size, info.pax_headers = len(body), records
+        tar.addfile(info, io.BytesIO(body))
+    with pytest.raises(CorruptShardError, match="makes a sparse file"):
+        values(TarFiles(tmp_path / "x.tar", SCHEMA, max_member_bytes=1 << 20))
+
+
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
 def test_convert_writes_shards_that_read_the_same(tmp_path: Path, compression: str) -> None:
     raw = tmp_path / "raw"

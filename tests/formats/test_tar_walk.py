@@ -116,3 +116,48 @@ def test_sizes_that_are_none(field: bytes) -> None:
     data[148:156] = b"%06o\0 " % sum(data[:512])
     with pytest.raises(CorruptShardError, match="says it has"):
         walk(bytes(data))
+
+
+def extended(kind: bytes, records: dict[str, str]) -> bytes:
+    """A header of extensions with its records, of kind "x" (of the next member) or "g" (of all that follow)."""
+    return tarfile.TarInfo._create_pax_generic_header(records, kind, "utf-8")  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g"])
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"size": "1"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)},
+        {"GNU.sparse.map": "0,3", "GNU.sparse.size": str(1 << 40)},
+        {"comment": "x", "mtime": "1.5", "GNU.sparse.numblocks": "1"},
+    ],
+)
+def test_extensions_say_nothing_of_sizes(kind: bytes, records: dict[str, str]) -> None:
+    for step in (1, 511, 1 << 20):
+        with pytest.raises(CorruptShardError, match=r"^x\.tar: an extension header .* gives a size of its own"):
+            walk(extended(kind, records) + archive(("a.arrow", b"abc")), step)
+
+
+def test_extensions_do_not_pile_up() -> None:
+    whole = archive(("a.arrow", b"abc"))
+    few, many = extended(b"x", {"comment": "x"}) * 8, extended(b"x", {"comment": "x"}) * 9
+    assert walk(few + whole[:1024] + few + whole).members == 2
+    with pytest.raises(CorruptShardError, match="too many extension headers behind member 0"):
+        walk(many + whole)
+    large = extended(b"x", {"comment": "x" * 600_000})
+    assert walk(large + whole[:1024] + large + whole).members == 2  # each holds for one member
+    with pytest.raises(CorruptShardError, match="too many extension headers behind member 0"):
+        walk(large * 2 + whole)
+    of_all = extended(b"g", {"comment": "x" * 600_000})
+    with pytest.raises(CorruptShardError, match="too many extension headers behind member 1"):
+        walk(of_all + whole[:1024] + of_all + whole)
+
+
+def test_what_archivers_write_for_times_and_names_passes() -> None:
+    info = tarfile.TarInfo("m.arrow")
+    info.pax_headers = {"comment": "a size=3 and a GNU.sparse.size", "path": "größe=1.arrow", "SCHILY.xattr.user": "x"}
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "all"}) as tar:
+        tar.addfile(info)
+    assert walk(target.getvalue()).members == 1

@@ -143,6 +143,28 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(dit.index([]).grou
 """
 
 
+FORK_AND_DROP = """
+import gc, os, signal
+import numpy as np
+from headrace.indexer.dedup import Deduplicator
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import IdColumn, IndexTable
+tables = [IndexTable(1, 0), IndexTable(2, 0)]
+kept = [DIT(tables, num_threads=4), Deduplicator(tables, num_threads=4)]
+columns = [IdColumn(t, np.arange(1000, dtype=np.uint64)) for t in (0, 1)]
+kept += [kept[0].index(columns), kept[1].deduplicate(columns), kept[0]._core.open_cut()]
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    kept.clear()
+    gc.collect()
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+kept.pop().close()
+print(len(kept[0].index(columns).groups))
+"""
+
+
 def test_interpreter_exits_with_the_pool_alive() -> None:
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=30, check=False)
@@ -153,6 +175,14 @@ def test_interpreter_exits_with_the_pool_alive() -> None:
 def test_forked_child_is_refused_and_does_not_hang() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "4 1\n"), done.stderr
+
+
+def test_a_forked_child_may_drop_what_it_got() -> None:
+    """Without the threads that would be joined, and with locks and waits as the fork found them: it hung for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_AND_DROP], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n1\n"), done.stderr
 
 
 def test_index_lookup_commit_and_snapshot_from_four_threads() -> None:

@@ -260,6 +260,9 @@ DAMAGED = {
     "duplicate key": ({"columns": {"id": [4, 5, 4, 7]}}, "row 2 of shard 0 repeats the key"),
     "missing with id": ({"columns": {"missing": [True, False, False, False]}}, "row 0 .* is missing and has an id"),
     "unknown table": ({"columns": {"table_uid": [10, 10, 11, 20]}}, "row 2 of shard 0 is of table uid 11"),
+    "uses of nothing": ({"columns": {"uses": [1.0, float("nan"), 1.0, 1.0]}, "counted_batches": 1}, "no numbers"),
+    "uses without end": ({"columns": {"uses": [1.0, float("inf"), 1.0, 1.0]}, "counted_batches": 1}, "no numbers"),
+    "uses below none": ({"columns": {"uses": [1.0, -1.0, 1.0, 1.0]}, "counted_batches": 1}, "no numbers"),
     "uses of some": ({"columns": {"uses": [1.0, None, 1.0, 1.0]}, "counted_batches": 1}, "uses has nulls"),
 }
 

@@ -9,9 +9,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import yaml
-
 from headrace.formats.checks import check_integer
+from headrace.formats.plain_yaml import read_yaml
 
 MAX_RANKS = 1 << 16
 
@@ -80,11 +79,11 @@ class LinkModel:
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> LinkModel:
-        """Read a YAML or JSON file (safe loader: plain data only)."""
+        """Read a YAML or JSON file; ValueError names it."""
+        data = read_yaml(path)
         try:
-            with open(path, encoding="utf-8") as file:
-                return cls.from_dict(yaml.safe_load(file))
-        except (yaml.YAMLError, ValueError, TypeError) as error:
+            return cls.from_dict(data)
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from None
 
 
