@@ -44,7 +44,7 @@ lint: $(VENV)/.built
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
-	$(BIN)/mypy examples/train_dlrm.py
+	$(BIN)/mypy examples/train_dlrm.py examples/train_ddp.py examples/train_lightning.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint $(filter %.pyx,$(NATIVE))
 	$(BIN)/clang-format --dry-run --Werror $(filter %.hpp,$(NATIVE))
 
@@ -72,6 +72,7 @@ PEERS := .venv-peers
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet
 
 bench-peers: $(PEERS)/.built
+	$(PEERS)/bin/python -m pytest tests/ingest/adapters/test_torchrec.py
 	$(PEERS)/bin/python benchmarks/peers_index.py $(OPTIONS)
 
 $(PEERS)/.packages: constraints.txt
@@ -79,7 +80,7 @@ $(PEERS)/.packages: constraints.txt
 	$(PEERS_PIP) torch==2.13.0 numpy
 	$(PEERS_PIP) --no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0
 	$(PEERS_PIP) tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath
-	$(PEERS_PIP) -c constraints.txt setuptools cython
+	$(PEERS_PIP) -c constraints.txt setuptools cython pytest pytest-timeout
 	touch $@
 
 $(PEERS)/.built: $(PEERS)/.packages setup.py $(NATIVE)

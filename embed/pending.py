@@ -42,13 +42,12 @@ class PendingGradients:
     def let_go(self) -> None:
         """Keep what was collected; its rows may leave the slots of their plan."""
         self.fold()
-        self._collecting = [None] * self._num_groups
-        self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
-        self._changed()
+        self.pass_by()
 
     def pass_by(self) -> None:
-        """Collect no longer, and drop what was collected since the last fold."""
+        """Collect no longer, and drop what was collected since the last fold; what is kept may leave its slots."""
         self._collecting = [None] * self._num_groups
+        self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
         self._changed()
 
     def add(self, group: int, rows: RowGradients) -> None:

@@ -1,10 +1,10 @@
 """Rows from their owners to the ranks that use them, and gradients back.
 
 Forward of step t, on every rank: the owner moves its arena (if it has one), sends what could not be sent before the
-last updates, and then the rows that no rank uses at step t but some at t + 1 go out for t + 1, while the model works.
-Received rows lie in one of two inboxes, by the parity of the step. Step t: gradients go to the owners, are added in the
-order of the ranks, and each row is updated once, by its owner. Sizes are known from the plan: nothing travels but
-vectors.
+last updates, and then the rows that no rank uses at steps t - 1 and t but some at t + 1 go out for t + 1, while the
+model works. Received rows lie in one of two inboxes, by the parity of the step. Step t: gradients go to the owners, are
+added in the order of the ranks, and each row is updated once, by its owner: before step t + 1 those that any rank uses
+there, the others during it. Sizes are known from the plan: nothing travels but vectors.
 
 With two levels this goes on between the nodes, for all that the ranks of a node use: one rank of the node collects a
 row and hands it on to those that use it, and adds their gradients before they leave the node.
@@ -19,7 +19,7 @@ import numpy as np
 from headrace.embed import _pool
 from headrace.embed._rows import RowSource, SlotRows, SlotSource
 from headrace.embed._threads import Threads
-from headrace.embed.arrays import F32, I64, U32
+from headrace.embed.arrays import F32, I64, U32, Bool
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
@@ -28,10 +28,10 @@ from headrace.embed.row_keys import RowKeys
 from headrace.embed.wire import Arrival, Wire, WireType
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
-from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps
+from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows
 from headrace.ingest.step_plan import StepPlan
 
-_PURPOSES = ("rows", "gradients", "hot", "entering", "node_rows", "node_gradients")
+_PURPOSES = ("rows", "gradients", "deferred", "hot", "entering", "node_rows", "node_gradients")
 
 
 class RankExchange:
@@ -65,6 +65,7 @@ class RankExchange:
         self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
+        self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
 
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
@@ -99,11 +100,13 @@ class RankExchange:
     def skip(self, steps: RankSteps) -> None:
         """Pass a step by without training on it: rows that enter R with it still do."""
         self._begin(steps.now.run)
+        self.settle()
         self.hot.enter(steps.now)
 
     def _begin(self, run: int) -> None:
         """Leave the channels of the run before."""
         if run != self._run and self._run is not None:
+            self.settle()
             self._communicator.close_run(self._run, _PURPOSES)
             self._ahead = None
         self._run = run
@@ -161,22 +164,47 @@ class RankExchange:
             one.wait()
         return inbox
 
-    def apply(self, step: RankStep, grads: Sequence[F32 | None], rules: Sequence[UpdateRule], plan: StepPlan) -> None:
+    def apply(self, steps: RankSteps, grads: Sequence[F32 | None], rules: Sequence[UpdateRule], plan: StepPlan) -> None:
         """Send gradients float32 [U, dim] of the batch's unique rows (None: zeros) to the owners, and update what this
-        rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks."""
+        rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks.
+
+        Rows that no rank uses at the following step are updated by these rules during it, see :meth:`settle`.
+        """
+        step, following = steps.now, steps.following
+        self.settle()
         pairs = zip(step.groups, grads, self._dims, strict=True)
         ordered = [self._ordered(group, grad, dim, np.float32(step.share)) for group, grad, dim in pairs]
-        what = f"the gradients of step {step.step}"
         if step.inner is not None:
-            sums = self._summed(self._node_channel("node_gradients", step), step.groups, ordered, what)
+            channel = self._node_channel("node_gradients", step)
+            coming = [
+                self._post_gradients(channel, group, mine, None, step)
+                for group, mine in zip(step.groups, ordered, strict=True)
+            ]
+            sums = [one.total(self._threads)[1] for one in coming]
             triples = zip(step.inner, sums, self._dims, strict=True)
             ordered = [self._ordered(group, total, dim, np.float32(1.0)) for group, total, dim in triples]
-        totals = self._summed(self._channel("gradients", step), step.owning, ordered, what)
+        now: list[Gradients] = []
+        for g, (group, mine) in enumerate(zip(step.owning, ordered, strict=True)):
+            urgent = following.urgent_before[g] if following is not None and following.urgent_before else None
+            now.append(self._post_gradients(self._channel("gradients", step), group, mine, urgent, step))
+            if urgent is not None:
+                rest = UrgentRows(~urgent.sent, ~urgent.owned)
+                later = self._post_gradients(self._channel("deferred", step), group, mine, rest, step)
+                self._deferred.append((g, later, rules[g]))
         self.hot.apply(step, grads, rules)
-        for g, (group, total, rule) in enumerate(zip(step.owning, totals, rules, strict=True)):
-            self._update(g, group.owned, total, rule, self._residency.slots(plan, g))
+        for g, (one, rule) in enumerate(zip(now, rules, strict=True)):
+            rows, total = one.total(self._threads)
+            slots = self._residency.slots(plan, g)
+            self._update(g, owned_keys(one.owned).take(rows), total, rule, None if slots is None else slots[rows])
         if self._check_every and (step.step + 1) % self._check_every == 0:
             self.hot.check(step)
+
+    def settle(self) -> None:
+        """Make the updates of the last step that were put off. Every rank has sent what this one waits for."""
+        deferred, self._deferred = self._deferred, []
+        for g, one, rule in deferred:
+            rows, total = one.total(self._threads)
+            self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
 
     def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, share: np.float32) -> F32:
         """Gradients owner after owner, times this rank's share of the global batch."""
@@ -187,36 +215,59 @@ class RankExchange:
                 out *= share
         return out
 
-    def _summed(self, channel: Channel, groups: Sequence[RankGroup], ordered: Sequence[F32], what: str) -> list[F32]:
-        """Send gradients to where their rows were asked for; of what comes here the sum for each row, [D, dim]."""
-        received, posted = [], []
-        for group, mine, dim in zip(groups, ordered, self._dims, strict=True):
-            into = np.empty((len(group.owned.asked), dim), np.float32)
-            parts = np.split(into, np.cumsum(group.owned.asked_counts)[:-1])
-            sends = np.split(mine, np.cumsum(group.counts)[:-1])
-            parts[channel.rank][...] = sends[channel.rank]
-            posted.append(self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what))
-            received.append(into)
-        for one in posted:
-            one.wait()
-        return [self._sum(group.owned, into) for group, into in zip(groups, received, strict=True)]
+    def _post_gradients(
+        self, channel: Channel, group: RankGroup, ordered: F32, part: UrgentRows | None, step: RankStep
+    ) -> Gradients:
+        """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
+        owned, dim = group.owned, ordered.shape[1]
+        sends = np.split(ordered, np.cumsum(group.counts)[:-1])
+        counts, asked = owned.asked_counts, None
+        if part is not None:
+            sends = [rows[m] for rows, m in zip(sends, np.split(part.sent, np.cumsum(group.counts)[:-1]), strict=True)]
+            asked = part.owned[owned.asked]
+            counts = np.array([np.count_nonzero(part.owned[of]) for of in owned.asked_of_rank], np.int64)
+        into = np.empty((int(counts.sum()), dim), np.float32)
+        parts = np.split(into, np.cumsum(counts)[:-1])
+        parts[channel.rank][...] = sends[channel.rank]
+        what = f"the gradients of step {step.step}"
+        arrival = self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
+        return Gradients(owned, None if part is None else part.owned, asked, into, arrival)
 
-    def _sum(self, owned: OwnedRows, received: F32) -> F32:
-        """float32 [D, dim]: the sum of what came for each row, in the order of the ranks."""
-        dim = received.shape[1]
-        total = np.empty((len(owned.locations), dim), np.float32)
-        starts = np.arange(len(received)) * dim
-        flat = received.reshape(-1)
-        _pool.segment_sum(flat, starts, None, False, owned.positions, owned.position_offsets, total, self._threads)
-        return total
-
-    def _update(self, group: int, owned: OwnedRows, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
-        keys = owned_keys(owned)
+    def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
         if len(self._frozen):
             trained = ~np.isin(keys.tables, self._frozen)
             keys, total = keys.take(trained), total[trained]
             slots = None if slots is None else slots[trained]
         self._residency.update(group, keys, slots, total, rule)
+
+
+class Gradients:
+    """Gradients on their way to this rank, of the rows of one layout that it owns, or of those where `rows` is True."""
+
+    def __init__(
+        self, owned: OwnedRows, rows: Bool | None, asked: Bool | None, received: F32, arrival: Arrival
+    ) -> None:
+        self.owned = owned
+        self._rows, self._asked = rows, asked
+        self._received, self._arrival = received, arrival
+
+    def total(self, threads: Threads | None) -> tuple[I64, F32]:
+        """(positions int64 [n] of the rows in what is owned, the sums float32 [n, dim] in the order of the ranks)."""
+        self._arrival.wait()
+        owned, dim = self.owned, self._received.shape[1]
+        rows, positions, offsets = np.arange(len(owned.locations)), owned.positions, owned.position_offsets
+        if self._rows is not None and self._asked is not None:
+            rows = np.flatnonzero(self._rows)
+            lengths = np.diff(offsets)[rows]
+            ends = np.cumsum(lengths)
+            within = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
+            place = np.cumsum(self._asked) - 1  # of what was asked for among what was received
+            positions = place[positions[np.repeat(offsets[:-1][rows], lengths) + within]]
+            offsets = np.concatenate([[0], ends]).astype(np.int64)
+        total = np.empty((len(rows), dim), np.float32)
+        starts = np.arange(len(self._received)) * dim
+        _pool.segment_sum(self._received.reshape(-1), starts, None, False, positions, offsets, total, threads)
+        return rows, total
 
 
 def owned_keys(owned: OwnedRows) -> RowKeys:

@@ -97,7 +97,7 @@ class ArenaResidency:
     """Rows are copied between chunks and arenas as the plans say.
 
     State: (run, step) of the last plan whose movements were done. Legal next plans: the same one (nothing moves), the
-    next step of the run, or step 0 of another run (dirty rows are flushed, the arenas start empty).
+    next step of the run, or step 0 of a later run (dirty rows are flushed, the arenas start empty).
 
     `capacity` is the most rows that an arena may have, for each group; None is what the plans ask for.
     """
@@ -173,6 +173,10 @@ class ArenaResidency:
         """Whether the plan's movements are still to be done; refuses a plan out of turn."""
         if plan.run == self._run and plan.step == self._step:
             return False
+        if self._run is not None and plan.run < self._run:  # runs are numbered in the order in which they begin
+            raise PlanError(
+                f"step {plan.step} of run {plan.run} came after run {self._run} had begun: its plan is over"
+            )
         expected = self._step + 1 if plan.run == self._run else 0
         if plan.step < expected:
             raise PlanError(f"step {plan.step} of run {plan.run} comes again, after step {self._step}")

@@ -279,9 +279,9 @@ class EmbeddingStage(torch.nn.Module):
         if batch.plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema)
+        self._residency.skip(batch.plan)
         self._last = None
         self._pending.pass_by()
-        self._residency.skip(batch.plan)
         if self._exchange is not None and batch.ranks is not None:
             self._exchange.skip(batch.ranks)
 
@@ -296,6 +296,7 @@ class EmbeddingStage(torch.nn.Module):
 
     def flush(self) -> None:
         """Make `stores` hold the newest of every row; changes no residency."""
+        self._settle()
         self._residency.flush()
 
     def lookup_rows(self, group: int, locations: U64, ids: U64, tables: U32, missing: Bool) -> F32:
@@ -307,10 +308,12 @@ class EmbeddingStage(torch.nn.Module):
 
     def read_vectors(self, group: int, keys: RowKeys) -> F32:
         """Newest vectors float32 [n, dim] of rows of a group; ABSENT or never written: as the row would start."""
+        self._settle()
         return self._read(self._residency.source(group, keys, None))
 
     def write_rows(self, group: int, keys: RowKeys, rows: F32) -> None:
         """Replace rows, each once, by `rows` float32 [n, dim + state], wherever they are."""
+        self._settle()
         if rows.shape != (len(keys.locations), self.stores[group].width):
             raise ValueError(f"rows of shape {rows.shape} for {len(keys.locations)} of {self.stores[group].width}")
         self._residency.write(group, keys, rows)
@@ -321,6 +324,7 @@ class EmbeddingStage(torch.nn.Module):
 
         Between two runs of plans (between epochs): the arenas are written back and emptied.
         """
+        self._settle()
         self._residency.flush()
         self._residency.drop()
         self.stores[group].forget(locations[locations != ABSENT])
@@ -342,6 +346,7 @@ class EmbeddingStage(torch.nn.Module):
 
         ValueError, before anything changes, for what :meth:`check_state_arrays` refuses.
         """
+        self._settle()
         self.check_state_arrays(state)
         self._last = None
         self._pending.clear()
@@ -469,7 +474,12 @@ class EmbeddingStage(torch.nn.Module):
             grads.append(grad)
         self._last = None
         self._optimizer.num_steps += 1
-        exchange.apply(last.batch.ranks.now, grads, rules, last.batch.plan)
+        exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
+
+    def _settle(self) -> None:
+        """Over ranks: make the updates that were put off until the step to come."""
+        if self._exchange is not None:
+            self._exchange.settle()
 
     def _drop_pending(self) -> None:
         """What ``optimizer().zero_grad()`` does."""

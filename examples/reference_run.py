@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dlrm import DLRM
 from headrace import DIT, Batch, EmbeddingStage, Schema
 from torch_reference import InitialRows, ReferenceEmbeddings
 
@@ -20,7 +19,13 @@ class ReferenceRun:
     """The same model, started from the same parameters, trained in plain PyTorch."""
 
     def __init__(
-        self, schema: Schema, model: DLRM, optimizer: torch.optim.Optimizer, initial_rows: InitialRows, *, eps: float
+        self,
+        schema: Schema,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        initial_rows: InitialRows,
+        *,
+        eps: float,
     ) -> None:
         self.schema = schema
         self.model = copy.deepcopy(model)
@@ -40,7 +45,7 @@ class ReferenceRun:
         logit: Tensor = self.model(batch.dense, self.embeddings(batch))
         return logit
 
-    def compare(self, model: DLRM, stage: EmbeddingStage, index: DIT) -> dict[str, Any]:
+    def compare(self, model: nn.Module, stage: EmbeddingStage, index: DIT) -> dict[str, Any]:
         """Largest difference of any parameter or optimizer state, and whether all are close."""
         worst, close, compared = 0.0, True, 0
         pairs = [(mine.detach().numpy(), theirs.detach().numpy()) for mine, theirs in _dense_pairs(model, self.model)]

@@ -1,4 +1,4 @@
-"""Train a DLRM from raw Criteo files, with headrace as the DataLoader.
+"""Train a DLRM (or, with ``--model deepfm``, a DeepFM) from raw Criteo files, with headrace as the DataLoader.
 
     python examples/train_dlrm.py --data 'day_*.gz' --eval held_out.txt --out runs/mine
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import headrace
+from deepfm import DeepFM
 from dlrm import DLRM
 from evaluation import evaluate
 from reference_run import ReferenceRun
@@ -48,6 +49,9 @@ DENSE_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
 }
+
+
+MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {"dlrm": DLRM, "deepfm": DeepFM}
 
 
 class Trainer:
@@ -74,7 +78,7 @@ class Trainer:
         self.stage = headrace.EmbeddingStage(
             self.schema, lr=options.lr, eps=options.eps, seed=options.seed, mode=options.mode
         )
-        self.model = DLRM(len(self.schema.dense), len(self.schema.sparse), options.dim)
+        self.model = MODELS[options.model](len(self.schema.dense), len(self.schema.sparse), options.dim)
         self.optimizer = DENSE_OPTIMIZERS[options.dense_optimizer](self.model.parameters(), lr=options.dense_lr)
         self.reference = self._reference() if options.reference else None
         self.step = 0
@@ -232,6 +236,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--data", required=True, help="training files: a path, a glob or a directory; plain or .gz")
     add("--eval", help="evaluation files")
     add("--out", type=Path, default=Path("runs/train"), help="folder of report.json and of the checkpoint")
+    add("--model", choices=tuple(MODELS), default="dlrm", help="the dense model")
     add("--epochs", type=int, default=1, help="passes over the data")
     add("--batch-size", type=int, default=2048, help="rows of a step")
     add("--dim", type=int, default=16, help="values of an embedding row")

@@ -49,16 +49,14 @@ class Batch {
     };
 
   public:
-    // `num_shards`, a power of two, are dealt out to `num_lanes` of them; no lanes: unique rows only.
-    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_shards, std::size_t num_lanes,
-          std::uint64_t multiplier)
+    // Keys are dealt out to `num_lanes` runs of shards, a power of two; none: unique rows only.
+    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_lanes, std::uint64_t multiplier)
         : tables_(tables),
           multiplier_(multiplier),
           num_lanes_(num_lanes),
           groups_(num_groups),
           job_of_table_(tables.size(), kNone) {
         dedups_.resize(tables.size());
-        while (num_shards > 0 && (num_shards << shard_shift_) < kMaxShards) ++shard_shift_;
         while (num_lanes > 0 && (num_lanes << lane_shift_) < kMaxShards) ++lane_shift_;
     }
 
@@ -124,39 +122,56 @@ class Batch {
 
     // --- 4. the unique keys of a lane, in batch order (group, table, first appearance)
 
-    // Walks over them: while (cursor.next()) cursor.hash() ..
+    // Some of one table's.
+    struct Keys {
+        std::uint64_t key = 0;  // key_bits of those that are not missing
+        std::uint32_t group = 0, first_row = 0, missing_at = kNone;
+        const std::uint64_t* hashes = nullptr;     // of all of the table's, by position
+        const std::uint32_t* positions = nullptr;  // of these; null: they follow each other
+        std::uint32_t first = 0;                   // position, where they do
+        std::size_t size = 0;
+
+        std::uint32_t position(std::size_t i) const {
+            return positions == nullptr ? first + static_cast<std::uint32_t>(i) : positions[i];
+        }
+        std::uint64_t key_at(std::uint32_t position) const {
+            return key | static_cast<std::uint64_t>(position == missing_at) << kMissingBit;
+        }
+    };
+
     class Cursor {
       public:
         Cursor(const Batch& batch, std::size_t lane) : batch_(batch), lane_(lane) {}
 
-        bool next() {
-            while (++i_ >= end_) {
-                if (ordinal_ == batch_.group_order_.size()) return false;
+        // The next ones, at most `most`; none at the end.
+        void next(Keys& keys, std::size_t most) {
+            keys.size = 0;
+            while (i_ == end_) {
+                if (ordinal_ == batch_.group_order_.size()) return;
                 job_ = &batch_.jobs_[batch_.group_order_[ordinal_++]];
-                i_ = job_->lane_begin(lane_) - 1;
+                i_ = job_->lane_begin(lane_);
                 end_ = job_->lane_begin(lane_ + 1);
-                const TableInfo& table = batch_.tables_[job_->table];
-                group_ = table.group;
             }
-            position_ = batch_.num_lanes_ == 1 ? i_ : batch_.dealt_[job_->start + i_];
-            return true;
+            keys.key = key_bits(job_->table, false);
+            keys.group = batch_.tables_[job_->table].group;
+            keys.first_row = job_->offset;
+            keys.missing_at = job_->missing_at;
+            keys.hashes = batch_.hashes_.data() + job_->start;
+            keys.positions = batch_.num_lanes_ == 1 ? nullptr : batch_.dealt_.data() + job_->start + i_;
+            keys.first = i_;
+            keys.size = std::min<std::size_t>(most, end_ - i_);
+            i_ += static_cast<std::uint32_t>(keys.size);
         }
-
-        std::uint64_t hash() const { return batch_.hashes_[job_->start + position_]; }
-        std::uint64_t order() const { return ~permuted(hash(), batch_.multiplier_); }
-        std::uint64_t key() const { return key_bits(job_->table, position_ == job_->missing_at); }
-        std::uint32_t group() const { return group_; }
-        std::uint32_t row() const { return job_->offset + position_; }  // among the group's unique rows
-        std::size_t shard() const { return shard_bits(hash()) >> batch_.shard_shift_; }
 
       private:
         const Batch& batch_;
         const std::size_t lane_;
         const Job* job_ = nullptr;
         std::size_t ordinal_ = 0;
-        std::uint32_t i_ = 0, end_ = 0, position_ = 0, group_ = 0;
+        std::uint32_t i_ = 0, end_ = 0;
     };
 
+    std::uint64_t multiplier() const { return multiplier_; }
     GroupOut& group(std::size_t g) { return groups_[g]; }
     const GroupOut* groups() const { return groups_.data(); }
     std::size_t num_jobs() const { return jobs_.size(); }
@@ -206,9 +221,8 @@ class Batch {
         std::copy_n(dedups_[job.table]->ids(), job.unique, out.ids + job.offset);
         std::fill_n(out.missing + job.offset, job.unique, std::uint8_t{0});
         if (job.missing_at != kNone) out.missing[job.offset + job.missing_at] = 1;
-        if (num_lanes_ > 0) return;  // the lanes will say
-        std::fill_n(out.locations + job.offset, job.unique, kAbsent);
         std::fill_n(out.is_new + job.offset, job.unique, std::uint8_t{0});
+        if (num_lanes_ == 0) std::fill_n(out.locations + job.offset, job.unique, kAbsent);  // else the lanes will say
     }
 
     void hash_table(Job& job) {
@@ -268,7 +282,7 @@ class Batch {
     std::vector<std::uint32_t> dealt_;
     std::vector<std::size_t> group_cursor_;
     std::vector<std::uint32_t> job_of_table_, group_order_, cost_order_;
-    int shard_shift_ = 0, lane_shift_ = 0;
+    int lane_shift_ = 0;
 };
 
 }  // namespace headrace

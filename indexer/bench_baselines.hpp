@@ -35,7 +35,7 @@ class RandomReads {
         for (std::size_t i = 0; i < size; ++i) {
             if (i + kAhead < size) __builtin_prefetch(&table_[home(hashes[i + kAhead])]);
             const Entry& entry = table_[home(hashes[i])];
-            sum += entry.order ^ entry.word;
+            sum += entry.hash ^ entry.word;
         }
         return sum;
     }

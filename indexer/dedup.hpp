@@ -56,6 +56,8 @@ class ScratchTable {
 
     std::size_t home(Id id) const { return static_cast<std::size_t>(scattered(id, multiplier_) >> shift_); }
 
+    void prefetch(std::size_t home) const { __builtin_prefetch(&slots_[home]); }
+
     // Position of `id`, whose home is given, or `next` after taking it in.
     std::uint32_t find_or_add(Id id, std::size_t home, std::uint32_t next) {
         ScratchSlot<Id>* const slots = slots_.data();
@@ -141,6 +143,7 @@ class TableDedup {
             make_room(slots, count);
             for (std::size_t i = 0; i < count; ++i) {
                 homes[i] = static_cast<std::uint32_t>(slots.home(static_cast<SlotId>(values[begin + i])));
+                slots.prefetch(homes[i]);
             }
             if (missing == nullptr) {
                 search(slots, values + begin, homes, count, query + begin);

@@ -11,6 +11,7 @@
 
 #include "cut.hpp"
 #include "engine.hpp"
+#include "flights.hpp"
 #include "use_counts.hpp"
 
 namespace headrace {
@@ -45,10 +46,10 @@ class Dit {
         std::uint32_t owner_rank, std::uint64_t multiplier, double half_life)
         : engine_(std::move(tables), num_groups, num_shards, num_threads, multiplier),
           rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits),
-          counts_(half_life) {
-        for (std::uint32_t s = 0; s < num_shards; ++s) {
-            shards_.push_back(std::make_unique<LockedShard>(s, num_shards, num_groups, arena_));
-        }
+          counts_(half_life),
+          shards_(num_shards, num_groups, arena_),
+          restored_(num_shards, num_groups, arena_) {
+        shards_.add_all();
     }
 
     Engine& engine() { return engine_; }
@@ -69,7 +70,7 @@ class Dit {
             undo_shards(ticket - 1);
             throw;
         }
-        grow_crowded(new_rows);
+        shards_.grow_crowded(new_rows);
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         pending_.push_back(ticket);
         ++next_ticket_;
@@ -80,13 +81,18 @@ class Dit {
     void lookup(Batch& batch) {
         const auto open = engine_.enter();
         engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
-            const LaneLock lock(*this, lane);
+            const RangeLock lock = lock_lane(lane);
             ProbeCounts counts;
-            each_key(batch, lane, [&](const Fetched& key) {
-                const GroupOut& out = batch.group(key.group);
-                const std::uint64_t at = key.shard->find_committed(key.probe, counts);
-                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row] = 0;
+            const auto write = [&](const Flight& flight, std::size_t i, std::uint64_t at) {
+                flight.locations[flight.positions[i]] = at == kAbsent ? kAbsent : rank_bits_ | at;
+            };
+            const auto compared = [&](const Flight& flight, std::size_t i, const Entry& entry, bool found) {
+                if (found) write(flight, i, shards_[flight.shards[i]].committed(entry));
+                return found;
+            };
+            fly(batch, lane, counts, compared, [&](const Flight& flight, std::size_t i, auto&) {
+                write(flight, i, shards_[flight.shards[i]].find_committed(flight.probe(i), counts));
+                return false;
             });
         });
     }
@@ -96,17 +102,18 @@ class Dit {
     // set.
     void remove(Batch& batch) {
         const auto open = engine_.enter();
-        const std::lock_guard<std::shared_mutex> stay(stay_mutex_);
+        const std::lock_guard<Visitors> stay(stay_mutex_);
         const std::lock_guard<std::mutex> order(order_mutex_);
         check_no_tickets();
         for (std::size_t lane = 0; lane < engine_.num_lanes(); ++lane) {
-            const LaneLock lock(*this, lane);
-            each_key(batch, lane, [&](const Fetched& key) {
-                const GroupOut& out = batch.group(key.group);
-                const std::uint64_t at = key.shard->remove_committed(key.probe);
-                out.locations[key.row] = at == kAbsent ? kAbsent : rank_bits_ | at;
-                out.is_new[key.row] = 0;
+            const RangeLock lock = lock_lane(lane);
+            ProbeCounts counts;
+            const auto none = [](const Flight&, std::size_t, const Entry&, bool) { return false; };
+            fly(batch, lane, counts, none, [&](const Flight& flight, std::size_t i, auto&) {
+                const std::uint64_t at = shards_[flight.shards[i]].remove_committed(flight.probe(i));
+                flight.locations[flight.positions[i]] = at == kAbsent ? kAbsent : rank_bits_ | at;
                 if (at != kAbsent) counts_.forget(at);
+                return false;
             });
         }
     }
@@ -122,8 +129,8 @@ class Dit {
         check_ticket(ticket, false);
         if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes));
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            shards_[s]->shard.commit(ticket);
+            const auto lock = shards_.lock(s);
+            shards_[s].commit(ticket);
         }
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         pending_.erase(pending_.begin(), std::upper_bound(pending_.begin(), pending_.end(), ticket));
@@ -152,25 +159,25 @@ class Dit {
 
     std::uint64_t committed_rows() {
         const auto open = engine_.enter();
-        return sum([](const Shard& shard) { return shard.rows() - shard.provisional(); });
+        return shards_.sum([](const Shard& shard) { return shard.rows() - shard.provisional(); });
     }
 
     std::uint64_t provisional_rows() {
         const auto open = engine_.enter();
-        return sum([](const Shard& shard) { return shard.provisional(); });
+        return shards_.sum([](const Shard& shard) { return shard.provisional(); });
     }
 
     std::uint64_t nbytes() {
         const auto open = engine_.enter();
-        return arena_.nbytes() + sum([](const Shard& shard) { return shard.nbytes(); });
+        return arena_.nbytes() + shards_.sum([](const Shard& shard) { return shard.nbytes(); });
     }
 
     // -1 if no row of the chunk is in use.
     std::int64_t chunk_group(std::uint64_t chunk) {
         const auto open = engine_.enter();
         const std::size_t s = chunk % shards_.size(), k = chunk / shards_.size();
-        const auto lock = this->lock(s);
-        const Chunks& chunks = shards_[s]->shard.chunks();
+        const auto lock = shards_.lock(s);
+        const Chunks& chunks = shards_[s].chunks();
         return k < chunks.size() ? static_cast<std::int64_t>(chunks[k].group) : -1;
     }
 
@@ -179,9 +186,9 @@ class Dit {
         Stats out;
         ProbeCounts probes;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            const Shard& shard = shards_[s]->shard;
-            probes.add(shards_[s]->probes);
+            const auto lock = shards_.lock(s);
+            const Shard& shard = shards_[s];
+            probes.add(shards_.probes(s));
             out.rows += shard.rows() - shard.provisional();
             out.provisional += shard.provisional();
             out.free_places += shard.chunks().num_free();
@@ -189,7 +196,7 @@ class Dit {
             out.nbytes += shard.nbytes();
             out.growths += shard.growths();
             out.fullest_shard = std::max<std::uint64_t>(out.fullest_shard, shard.rows());
-            out.lock_wait_ms += shards_[s]->wait_ms;
+            out.lock_wait_ms += shards_.wait_ms(s);
         }
         out.nbytes += arena_.nbytes();
         out.counts_nbytes = counts_.nbytes();
@@ -228,17 +235,17 @@ class Dit {
 
       private:
         friend class Dit;
-        std::shared_lock<std::shared_mutex> open_, stay_;
+        std::shared_lock<Visitors> open_, stay_;
     };
 
     std::unique_ptr<Cut> open_cut() {
         auto cut = std::make_unique<Cut>();
         cut->open_ = engine_.enter();
-        cut->stay_ = std::shared_lock<std::shared_mutex>(stay_mutex_);
+        cut->stay_ = std::shared_lock<Visitors>(stay_mutex_);
         const std::lock_guard<std::mutex> lock(cut_mutex_);
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto shard_lock = this->lock(s);
-            cut->shards.emplace_back(shards_[s]->shard.chunks());
+            const auto shard_lock = shards_.lock(s);
+            cut->shards.emplace_back(shards_[s].chunks());
         }
         cut->counted_batches = counts_.batches();
         if (cut->counted_batches > 0) copy_weights(*cut);
@@ -250,14 +257,14 @@ class Dit {
         const ShardCut& shard = cut.shards[s];
         out.resize(shard.rows(), !cut.weights.empty());
         const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
-        const auto lock = this->lock(s);
-        const Chunks& chunks = shards_[s]->shard.chunks();
-        shards_[s]->shard.entries().each([&](const Entry& entry) {
+        const auto lock = shards_.lock(s);
+        const Chunks& chunks = shards_[s].chunks();
+        shards_[s].entries().each([&](const Entry& entry) {
             const std::size_t k = chunks.k_of(entry.place());
             const std::uint32_t offset = place_offset(entry.place());
             if (!shard.has(k, offset)) return;
             const std::size_t row = shard.position(k, offset);
-            fill(out, row, entry, unpermuted(~entry.order, inverse_multiplier));
+            fill(out, row, entry, unpermuted(entry.hash, inverse_multiplier));
             if (!cut.weights.empty()) out.weights[row] = cut.weights[s][k][offset];
         });
     }
@@ -269,10 +276,10 @@ class Dit {
         const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
         std::vector<std::pair<std::uint64_t, Entry>> found;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            const Chunks& chunks = shards_[s]->shard.chunks();
-            shards_[s]->shard.entries().each([&](const Entry& entry) {
-                const std::uint64_t hash = unpermuted(~entry.order, inverse_multiplier);
+            const auto lock = shards_.lock(s);
+            const Chunks& chunks = shards_[s].chunks();
+            shards_[s].entries().each([&](const Entry& entry) {
+                const std::uint64_t hash = unpermuted(entry.hash, inverse_multiplier);
                 if (route_bucket(hash) < first || route_bucket(hash) >= last) return;
                 if (chunks.committed(entry.place())) found.emplace_back(hash, entry);
             });
@@ -296,48 +303,39 @@ class Dit {
                        const std::uint8_t* missing, const std::uint64_t* ids, const std::uint64_t* locations) {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> order(order_mutex_);
-        if (restored_.empty()) check_empty();
+        if (restored_.size() == 0) check_empty();
         if (s != restored_.size() || s >= shards_.size()) throw std::invalid_argument("shards are restored in order");
-        auto fresh = std::make_unique<LockedShard>(
-            static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(shards_.size()), engine_.num_groups(), arena_);
-        for (std::size_t k = 0; k < groups.size(); ++k) fresh->shard.restore_chunk(groups[k], extents[k]);
-        fresh->shard.reserve(rows);
-        const int shift = shard_shift();
-        const Chunks& chunks = fresh->shard.chunks();
-        std::size_t row = 0;
-        for (std::size_t k = 0; k < groups.size(); ++k) {
-            for (std::uint32_t offset = 0; offset < extents[k]; ++offset) {
-                const std::uint64_t place = chunks.place(k, offset);
-                if (row == rows || (locations[row] & kPlaceMask) != place) {
-                    fresh->shard.restore_hole(place);
-                    continue;
+        Shard& fresh = restored_.add();
+        try {
+            for (std::size_t k = 0; k < groups.size(); ++k) fresh.restore_chunk(groups[k], extents[k]);
+            fresh.reserve(rows);
+            std::size_t row = 0;
+            for (std::size_t k = 0; k < groups.size(); ++k) {
+                for (std::uint32_t offset = 0; offset < extents[k]; ++offset) {
+                    const std::uint64_t place = fresh.chunks().place(k, offset);
+                    if (row == rows || (locations[row] & kPlaceMask) != place) {
+                        fresh.restore_hole(place);
+                    } else {
+                        restore_row(fresh, s, row, tables[row], missing[row], ids[row], place);
+                        ++row;
+                    }
                 }
-                const TableInfo& table = engine_.tables()[tables[row]];
-                const std::uint64_t hash = missing[row] ? table.missing_hash : mix64_seeded(table.seed, ids[row]);
-                if (shard_bits(hash) >> shift != s) {
-                    throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " +
-                                                std::to_string(s) + " has a key that does not belong there");
-                }
-                const Probe key{~permuted(hash, engine_.multiplier()), key_bits(tables[row], missing[row])};
-                if (!fresh->shard.put(key, place)) {
-                    throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " +
-                                                std::to_string(s) + " repeats the key of another row");
-                }
-                ++row;
             }
+            if (row != rows) throw std::invalid_argument("snapshot rows are not in the order of their locations");
+        } catch (...) {
+            restored_.drop_last();
+            throw;
         }
-        if (row != rows) throw std::invalid_argument("snapshot rows are not in the order of their locations");
-        restored_.push_back(std::move(fresh));
     }
 
     // After the last shard; `weights` of the rows at `locations`, none if no uses were counted.
     void finish_restore(std::uint64_t counted_batches, const std::uint64_t* locations, const float* weights,
                         std::size_t size) {
         const auto alone = engine_.enter_alone();
-        if (restored_.size() != shards_.size()) throw std::runtime_error("not every shard has been restored");
+        if (!restored_.complete()) throw std::runtime_error("not every shard has been restored");
         check_empty();
         std::size_t most_chunks = 0;
-        for (const auto& shard : restored_) most_chunks = std::max(most_chunks, shard->shard.chunks().size());
+        restored_.each([&](const Shard& shard) { most_chunks = std::max(most_chunks, shard.chunks().size()); });
         counts_.restore(counted_batches, locations, weights, size,
                         counted_batches > 0 ? most_chunks * shards_.size() : 0);
         shards_.swap(restored_);
@@ -359,140 +357,56 @@ class Dit {
     }
 
   private:
-    struct LockedShard {
-        LockedShard(std::uint32_t number, std::uint32_t num_shards, std::size_t num_groups, PageArena& arena)
-            : shard(number, num_shards, num_groups, arena) {}
-        std::mutex mutex;
-        Shard shard;
-        ProbeCounts probes;
-        double wait_ms = 0;
-    };
+    using RangeLock = LockedShards::RangeLock;
 
-    // The shards of a lane, locked one after the other in rising order, as everybody does who locks more than one.
-    class LaneLock {
-      public:
-        LaneLock(Dit& dit, std::size_t lane)
-            : dit_(dit), first_(lane * dit.per_lane()), last_(first_ + dit.per_lane()) {
-            for (std::size_t s = first_; s < last_; ++s) dit_.lock(s).release();
-        }
-        LaneLock(const LaneLock&) = delete;
-        LaneLock& operator=(const LaneLock&) = delete;
-        ~LaneLock() {
-            for (std::size_t s = first_; s < last_; ++s) dit_.shards_[s]->mutex.unlock();
-        }
+    std::size_t first_of(std::size_t lane) const { return lane * (shards_.size() / engine_.num_lanes()); }
+    RangeLock lock_lane(std::size_t lane) { return {shards_, first_of(lane), first_of(lane + 1)}; }
 
-      private:
-        Dit& dit_;
-        const std::size_t first_, last_;
-    };
-
-    static constexpr std::size_t kFlight = 32;  // keys whose lines are being fetched while as many are compared
-
-    // A key on its way: its line is being fetched.
-    struct Fetched {
-        Probe probe;
-        Shard* shard;
-        std::uint32_t group, row;
-    };
-
-    std::size_t per_lane() const { return shards_.size() / engine_.num_lanes(); }
-    using Flight = std::array<Fetched, kFlight>;
-
-    // `on_key(Fetched)` for the keys of a lane in batch order, flight by flight: while one is compared, which a branch
-    // or a line that is not there yet may hold up at each key, the next one's lines are on their way.
-    template <class OnKey>
-    void each_key(const Batch& batch, std::size_t lane, OnKey&& on_key) {
-        std::array<Flight, 2> flights;
-        Batch::Cursor cursor(batch, lane);
-        std::size_t number = 0, size = fetch(cursor, flights[0]);
-        while (size > 0) {
-            const Flight& flight = flights[number % 2];
-            for (std::size_t i = 0; i < size; ++i) flight[i].shard->prefetch_next(flight[i].probe.order);
-            const std::size_t next_size = fetch(cursor, flights[++number % 2]);
-            for (std::size_t i = 0; i < size; ++i) on_key(flight[i]);
-            size = next_size;
-        }
-    }
-
-    // How many keys there were.
-    std::size_t fetch(Batch::Cursor& cursor, Flight& flight) const {
-        std::size_t size = 0;
-        for (; size < kFlight && cursor.next(); ++size) {
-            Fetched& key = flight[size];
-            key = {{cursor.order(), cursor.key()}, &shards_[cursor.shard()]->shard, cursor.group(), cursor.row()};
-            key.shard->prefetch(key.probe.order);
-        }
-        return size;
+    template <class OnCompared, class OnLeft>
+    void fly(Batch& batch, std::size_t lane, ProbeCounts& counts, OnCompared&& on_compared, OnLeft&& on_left) {
+        each_key(batch, lane, counts, std::as_const(shards_), on_compared, on_left);
     }
 
     // Rows that are new.
     std::size_t insert(Batch& batch, std::size_t lane, std::int64_t ticket) {
-        const LaneLock lock(*this, lane);
+        const RangeLock lock = lock_lane(lane);
         ProbeCounts counts;
         std::size_t new_rows = 0;
-        each_key(batch, lane, [&](const Fetched& key) {
-            const GroupOut& out = batch.group(key.group);
+        const std::uint64_t rank_bits = rank_bits_;
+        const auto compared = [rank_bits](const Flight& flight, std::size_t i, const Entry& entry, bool found) {
+            flight.locations[flight.positions[i]] = rank_bits | entry.place();
+            return found;
+        };
+        fly(batch, lane, counts, compared, [&](const Flight& flight, std::size_t i, auto&) {
+            Shard& shard = shards_[flight.shards[i]];
+            const std::uint64_t growths = shard.growths();
             bool is_new;
-            const std::uint64_t at = key.shard->find_or_add(key.probe, key.group, ticket, counts, is_new);
-            out.locations[key.row] = rank_bits_ | at;
-            out.is_new[key.row] = is_new;
+            const std::uint64_t at = shard.find_or_add(flight.probe(i), flight.keys.group, ticket, counts, is_new);
+            flight.locations[flight.positions[i]] = rank_bits | at;
+            flight.is_new[flight.positions[i]] = is_new;
             new_rows += is_new;
+            return shard.growths() != growths;
         });
-        shards_[lane * per_lane()]->probes.add(counts);
+        shards_.count(first_of(lane), counts);
         return new_rows;
     }
 
-    // Shards grow between batches, the fullest first, so that hardly one must in the middle: one a batch, or as many as
-    // the batch's new rows have earned. Which ones follows from the rows alone.
-    void grow_crowded(std::size_t new_rows) {
-        std::size_t moved = 0;
-        while (moved == 0 || moved < 4 * new_rows) {
-            std::size_t fullest = shards_.size();
-            double most = 0;
-            for (std::size_t s = 0; s < shards_.size(); ++s) {
-                const Shard& shard = shards_[s]->shard;  // only who holds the order changes what is read here
-                const double load = static_cast<double>(shard.rows()) / static_cast<double>(shard.capacity());
-                if (shard.crowded() && load > most) {
-                    most = load;
-                    fullest = s;
-                }
-            }
-            if (fullest == shards_.size()) return;
-            const auto lock = this->lock(fullest);
-            try {
-                shards_[fullest]->shard.grow();
-            } catch (const std::bad_alloc&) {
-                return;  // there is time: a shard that has no room left says so itself
-            }
-            moved += shards_[fullest]->shard.rows();
-        }
-    }
-
-    std::unique_lock<std::mutex> lock(std::size_t s) {
-        LockedShard& shard = *shards_[s];
-        std::unique_lock<std::mutex> lock(shard.mutex, std::try_to_lock);
-        if (!lock.owns_lock()) {
-            const auto begin = Clock::now();
-            lock.lock();
-            shard.wait_ms += ms_since(begin);
-        }
-        return lock;
-    }
-
-    template <class Of>
-    std::uint64_t sum(Of&& of) {
-        std::uint64_t total = 0;
-        for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            total += of(shards_[s]->shard);
-        }
-        return total;
+    void restore_row(Shard& shard, std::size_t s, std::size_t row, std::uint32_t table_ordinal, bool missing,
+                     std::uint64_t id, std::uint64_t place) {
+        const TableInfo& table = engine_.tables()[table_ordinal];
+        const std::uint64_t hash = missing ? table.missing_hash : mix64_seeded(table.seed, id);
+        const auto refuse = [&](const char* why) {
+            throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " + std::to_string(s) + why);
+        };
+        if (shards_.shard_of(hash) != s) refuse(" has a key that does not belong there");
+        const Probe key{permuted(hash, engine_.multiplier()), key_bits(table_ordinal, missing)};
+        if (!shard.put(key, place)) refuse(" repeats the key of another row");
     }
 
     void undo_shards(std::int64_t ticket) {
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            shards_[s]->shard.undo_after(ticket);
+            const auto lock = shards_.lock(s);
+            shards_[s].undo_after(ticket);
         }
     }
 
@@ -512,12 +426,6 @@ class Dit {
         throw std::invalid_argument(
             "unknown ticket " + std::to_string(ticket) + ": " +
             (ticket >= 0 && ticket < next_ticket_ ? "it was undone" : "this index never gave it out"));
-    }
-
-    int shard_shift() const {
-        int shift = 0;
-        while ((shards_.size() << shift) < kMaxShards) ++shift;
-        return shift;
     }
 
     void fill(Rows& out, std::size_t row, const Entry& entry, std::uint64_t hash) const {
@@ -551,7 +459,7 @@ class Dit {
         std::unique_lock<std::mutex> tickets(ticket_mutex_);
         const bool pending = !pending_.empty();
         tickets.unlock();
-        if (pending || sum([](const Shard& shard) { return shard.rows() + shard.chunks().size(); }) != 0) {
+        if (pending || shards_.sum([](const Shard& shard) { return shard.rows() + shard.chunks().size(); }) != 0) {
             throw std::runtime_error("restore needs an empty index: no rows, no uncommitted tickets");
         }
     }
@@ -562,8 +470,8 @@ class Dit {
                                   const std::vector<std::size_t>& sizes) {
         std::vector<std::size_t> num_chunks;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = this->lock(s);
-            num_chunks.push_back(shards_[s]->shard.chunks().size());
+            const auto lock = shards_.lock(s);
+            num_chunks.push_back(shards_[s].chunks().size());
         }
         const auto last_shard = static_cast<std::uint32_t>(shards_.size() - 1);
         const int shift = __builtin_popcount(last_shard);
@@ -584,8 +492,8 @@ class Dit {
     const std::uint64_t rank_bits_;
     PageArena arena_;
     UseCounts counts_;
-    std::vector<std::unique_ptr<LockedShard>> shards_, restored_;
-    std::shared_mutex stay_mutex_;
+    LockedShards shards_, restored_;
+    Visitors stay_mutex_;
     std::mutex order_mutex_, cut_mutex_, ticket_mutex_;
     std::vector<std::int64_t> pending_;  // uncommitted tickets, rising
     std::int64_t next_ticket_ = 0, last_committed_ = -1;

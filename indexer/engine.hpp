@@ -3,20 +3,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <shared_mutex>
 #include <stdexcept>
 #include <string>
 
 #include "batch.hpp"
+#include "clock.hpp"
+#include "visitors.hpp"
 
 namespace headrace {
-
-using Clock = std::chrono::steady_clock;
-
-inline double ms_since(Clock::time_point begin) {
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 class Engine {
   public:
@@ -36,7 +31,7 @@ class Engine {
         if (free_.empty()) {
             all_.reserve(all_.size() + 1);
             free_.reserve(all_.size() + 1);
-            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_shards_, num_lanes_, multiplier_));
+            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_lanes_, multiplier_));
             free_.push_back(all_.back().get());
         }
         Batch* batch = free_.back();
@@ -65,17 +60,17 @@ class Engine {
     }
 
     // Held during every call; throws once closed, so that close() waits only for the calls in flight.
-    std::shared_lock<std::shared_mutex> enter() {
+    std::shared_lock<Visitors> enter() {
         if (closing_.load()) throw std::runtime_error("the index is closed");
-        std::shared_lock<std::shared_mutex> lock(life_);
+        std::shared_lock<Visitors> lock(life_);
         if (closing_.load()) throw std::runtime_error("the index is closed");
         return lock;
     }
 
     // Excludes every other call while it is held.
-    std::unique_lock<std::shared_mutex> enter_alone() {
+    std::unique_lock<Visitors> enter_alone() {
         if (closing_.load()) throw std::runtime_error("the index is closed");
-        std::unique_lock<std::shared_mutex> lock(life_);
+        std::unique_lock<Visitors> lock(life_);
         if (closing_.load()) throw std::runtime_error("the index is closed");
         return lock;
     }
@@ -84,7 +79,7 @@ class Engine {
     template <class Then>
     void close(Then&& then) {
         closing_.store(true);
-        std::unique_lock<std::shared_mutex> lock(life_);
+        std::unique_lock<Visitors> lock(life_);
         pool_.stop();
         then();
     }
@@ -122,7 +117,7 @@ class Engine {
     const std::size_t num_groups_, num_shards_, num_lanes_;
     const std::uint64_t multiplier_;
     ThreadPool pool_;
-    std::shared_mutex life_;
+    Visitors life_;
     std::atomic<bool> closing_{false};
     std::mutex scratch_mutex_;
     std::vector<std::unique_ptr<Batch>> all_;

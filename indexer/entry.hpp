@@ -17,19 +17,20 @@ constexpr int kChunkBits = 32;
 constexpr int kPlaceBits = kOffsetBits + kChunkBits;
 constexpr std::uint32_t kChunkRows = 1u << kOffsetBits;
 constexpr std::uint64_t kPlaceMask = (std::uint64_t{1} << kPlaceBits) - 1;
+constexpr int kMissingBit = 62;
 constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
 
-// order = the complement of the key's permuted hash, which stands for its id: both can be had back, see hashing.hpp.
+// hash = the key's permuted hash, which stands for its id: both can be had back, see hashing.hpp.
 // word = occupied 1 | missing 1 | table ordinal 16 | chunk 32 | offset 14. A location has the owner's rank where the
-// ordinal stands here and the tier in the two top bits. An empty entry is all zeros: no id is taken for it, and its
-// order is the last of all.
+// ordinal stands here and the tier in the two top bits. An empty entry is all zeros: no id is taken for it.
 struct Entry {
-    std::uint64_t order, word;
+    std::uint64_t hash, word;
 
     bool occupied() const { return word >> 63; }
-    bool missing() const { return word >> 62 & 1; }
+    bool missing() const { return word >> kMissingBit & 1; }
     std::uint32_t table() const { return static_cast<std::uint32_t>(word >> kPlaceBits) & 0xFFFF; }
     std::uint64_t place() const { return word & kPlaceMask; }
+    bool is(std::uint64_t of_hash, std::uint64_t key) const { return hash == of_hash && (word & ~kPlaceMask) == key; }
 };
 
 inline std::uint32_t place_chunk(std::uint64_t place) { return static_cast<std::uint32_t>(place >> kOffsetBits); }
@@ -37,7 +38,7 @@ inline std::uint32_t place_offset(std::uint64_t place) { return static_cast<std:
 
 // The bits of `word` that belong to the key.
 inline std::uint64_t key_bits(std::uint32_t table, bool missing) {
-    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(missing) << 62 |
+    return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(missing) << kMissingBit |
            static_cast<std::uint64_t>(table) << kPlaceBits;
 }
 

@@ -1,16 +1,18 @@
-// Entries of one shard: ordered linear probing by cache lines, without tombstones, grown in small steps.
+// Entries of one shard: linear probing by cache lines, without tombstones, grown in small steps.
 //
-// The home of a key is a line of four entries. Entries stand in falling `order` (rising permuted hash), each in its
-// home line or behind it with no empty entry between. So a search counts, without a branch, how many of a line's four
-// come before, and goes on only where all do; an insertion moves the rest of its run up by one, a removal moves it
-// back; and growth is one pass over both arrays from front to back, with neither hashes to compute nor runs to search.
-// (Amble, Knuth 1974: Ordered hash tables.)
+// The home of a key is a line of four entries. A key stands in its home line or, where that was full, in the next that
+// was not; a line fills from its front. So most searches compare the four entries of one line, without a branch; a
+// search ends at the first line with room, and that is where a new key goes: nothing moves. A removal fills the gap
+// with the last entry of the line, and that with one of a later line that has passed this one by. Homes rise with the
+// hash, so growth reads and writes both arrays from front to back.
+// (Knuth, The Art of Computer Programming 3, 6.4: linear probing with buckets.)
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "entry.hpp"
+#include "entry_line.hpp"
 
 namespace headrace {
 
@@ -24,6 +26,9 @@ struct ProbeCounts {
         longest = std::max(longest, other.longest);
     }
 };
+
+// Lines behind a full one that are fetched at once: neighbours cost little, to wait for the memory costs much.
+constexpr std::size_t kLinesAhead = 4;
 
 // Not synchronised.
 class EntryTable {
@@ -39,34 +44,27 @@ class EntryTable {
     std::size_t slots() const { return entries_.size(); }
     const Entry& operator[](std::size_t slot) const { return entries_[slot]; }
 
-    void prefetch(std::uint64_t order) const { __builtin_prefetch(&entries_[home(order)]); }
+    // The line where a search begins. Valid until the next grow().
+    const Entry* home_line(std::uint64_t hash) const { return &entries_[home(hash)]; }
 
-    // Later, when that line is there: the next one, if the run goes on.
-    void prefetch_next(std::uint64_t order) const {
-        const Entry* const last = &entries_[home(order)] + kLine - 1;
-        __builtin_prefetch(last + last->occupied());
-        __builtin_prefetch(last + last->occupied() * (kLine + 1));
-    }
-
-    // Sets `slot` to the entry of the key, or to where it would stand.
-    bool find(std::uint64_t order, std::uint64_t key, std::size_t& slot, ProbeCounts& counts) const {
-        const std::size_t start = home(order);
-        std::size_t before = kLine;
-        for (slot = start; before == kLine; slot += before) {
-            const Entry* const line = &entries_[slot];
-            before =
-                (line[0].order > order) + (line[1].order > order) + (line[2].order > order) + (line[3].order > order);
+    // Sets `slot` to the entry of the key, or to where put() would let it stand.
+    bool find(std::uint64_t hash, std::uint64_t key, std::size_t& slot, ProbeCounts& counts) const {
+        const Entry* const start = home_line(hash);
+        const Entry* line = start;
+        const Entry* found = nullptr;
+        LineBits bits;
+        while (true) {
+            bits = line_bits(line, hash);
+            if (bits.alike != 0) found = line_find(line, bits.alike, hash, key);
+            if (found != nullptr || bits.occupied != kFullLine) break;
+            line += kLine;
+            __builtin_prefetch(line + kLinesAhead * kLine);
         }
-        bool found = false;
-        for (; entries_[slot].order == order && entries_[slot].occupied(); ++slot) {  // more than one: crafted
-            found = (entries_[slot].word & ~kPlaceMask) == key;
-            if (found) break;
-        }
-        const std::size_t lines = (slot - start) / kLine + 1;
-        ++counts.keys;
+        slot = static_cast<std::size_t>((found != nullptr ? found : line + bits.rows()) - &entries_[0]);
+        const auto lines = static_cast<std::size_t>(line - start) / kLine + 1;
         counts.lines += lines;
         counts.longest = std::max<std::uint64_t>(counts.longest, lines);
-        return found;
+        return found != nullptr;
     }
 
     // No further put() before a grow().
@@ -77,34 +75,29 @@ class EntryTable {
 
     // A new entry at the slot that find() has set; not when full().
     void put(std::size_t slot, const Entry& entry) noexcept {
-        Entry* const line = &entries_[slot / kLine * kLine];
-        if (line[kLine - 1].occupied()) {
-            std::size_t empty = slot;
-            while (entries_[empty].occupied()) ++empty;
-            if (empty == end_) most_rows_ = 0;  // the tail is used up
-            for (; empty > slot; --empty) entries_[empty] = entries_[empty - 1];
-        } else {
-            if (slot == end_) most_rows_ = 0;  // in the empty line behind the tail
-            // Without a branch: where in the line nobody can foresee.
-            for (std::size_t i = kLine - 1; i > 0; --i) {
-                const bool moves = i > slot % kLine;
-                line[i].order = moves ? line[i - 1].order : line[i].order;
-                line[i].word = moves ? line[i - 1].word : line[i].word;
-            }
-        }
+        if (slot >= end_) most_rows_ = 0;  // the tail is used up
         entries_[slot] = entry;
         ++rows_;
     }
 
+    // Others may move to where it was, and out of lines behind.
     void remove(std::size_t slot) noexcept {
-        for (; entries_[slot + 1].occupied() && home(entries_[slot + 1].order) <= slot; ++slot) {
-            entries_[slot] = entries_[slot + 1];
-        }
-        entries_[slot] = {0, 0};
         --rows_;
+        std::size_t gap_line = slot / kLine * kLine;
+        bool was_full = take_out(slot);
+        for (std::size_t line = gap_line + kLine; was_full; line += kLine) {
+            const bool goes_on = line_full(&entries_[line]);
+            const std::size_t passed = passed_by(line, gap_line);
+            if (passed < line + kLine) {
+                entries_[gap_line + kLine - 1] = entries_[passed];
+                take_out(passed);
+                gap_line = line;
+            }
+            was_full = goes_on;
+        }
     }
 
-    // By 1.3. May throw bad_alloc, and then changes nothing.
+    // May throw bad_alloc, and then changes nothing.
     void grow() { resize(grown(capacity_)); }
 
     // Room for `rows` rows, by the same steps as growth row by row.
@@ -122,11 +115,12 @@ class EntryTable {
     }
 
   private:
-    static constexpr std::size_t kLine = 4;  // entries
     static constexpr std::size_t kFirstLines = 32;
+    // Loads from 0.62 to 0.84.
+    static constexpr std::size_t kGrowthPercent = 135, kComfortablePercent = 84, kMostPercent = 88;
 
-    // Not filled yet. Behind the homes a tail, for the run that begins in the last of them: nothing wraps around. The
-    // line after the tail's last is always empty, and ends every search.
+    // Not filled yet. Behind the homes a tail, for what does not fit into the last of them: nothing wraps around. The
+    // line after the tail's last never fills, and ends every search.
     EntryTable(std::size_t capacity, std::size_t least_tail, PageArena& arena)
         : capacity_(capacity),
           end_(whole_lines(capacity + std::max(least_tail, std::min<std::size_t>(capacity / 8, 256)))),
@@ -135,9 +129,9 @@ class EntryTable {
 
     static std::size_t whole_lines(std::size_t entries) { return (entries + kLine - 1) / kLine * kLine; }
     static std::size_t first_capacity(double phase) {
-        return static_cast<std::size_t>(kFirstLines * std::pow(1.3, phase)) * kLine;
+        return static_cast<std::size_t>(kFirstLines * std::pow(kGrowthPercent / 100.0, phase)) * kLine;
     }
-    static std::size_t grown(std::size_t capacity) { return fitted(capacity / kLine * 13 / 10 * kLine); }
+    static std::size_t grown(std::size_t capacity) { return fitted(capacity / kLine * kGrowthPercent / 100 * kLine); }
 
     // What fills whole huge pages, for an array that is mapped for itself: the nearest.
     static std::size_t fitted(std::size_t capacity) {
@@ -146,44 +140,74 @@ class EntryTable {
         return (capacity + kBehind + kPage / 2) / kPage * kPage - kBehind;
     }
 
-    static std::size_t comfortable(std::size_t capacity) { return capacity * 83 / 100; }
+    static std::size_t comfortable(std::size_t capacity) { return capacity * kComfortablePercent / 100; }
 
-    std::size_t home(std::uint64_t order) const { return probe_home(~order, capacity_ / kLine) * kLine; }
+    std::size_t home(std::uint64_t hash) const { return probe_home(hash, capacity_ / kLine) * kLine; }
+
+    // The last entry of the line goes to `slot`. Whether the line was full.
+    bool take_out(std::size_t slot) noexcept {
+        const std::size_t line = slot / kLine * kLine;
+        const std::size_t last = line + line_bits(&entries_[line], 0).rows() - 1;
+        entries_[slot] = entries_[last];
+        entries_[last] = {0, 0};
+        return last == line + kLine - 1;
+    }
+
+    // An entry of the line whose home is `gap_line` or before, or else the line's end.
+    std::size_t passed_by(std::size_t line, std::size_t gap_line) const {
+        for (std::size_t slot = line; slot < line + kLine && entries_[slot].occupied(); ++slot) {
+            if (home(entries_[slot].hash) <= gap_line) return slot;
+        }
+        return line + kLine;
+    }
 
     void resize(std::size_t capacity) {
         EntryTable larger(capacity, 0, *arena_);
-        const std::size_t end = copy_into(larger);
-        if (end > larger.end_) {  // thousands of keys of one hash, at the very end
-            larger = EntryTable(capacity, (end - capacity) * 2, *arena_);
+        if (!copy_into(larger)) {  // thousands of keys of one hash, at the very end
+            larger = EntryTable(capacity, rows_ * 2, *arena_);
             copy_into(larger);
         }
         larger.rows_ = rows_;
         *this = std::move(larger);
     }
 
-    // The slot behind the last entry, `larger` being filled from front to back unless that is behind its `end_`.
-    // Without branches on what is occupied: an empty entry is written where the next one will be.
-    std::size_t copy_into(EntryTable& larger) const {
-        std::size_t free = 0;
-        for (std::size_t slot = 0; slot <= end_; ++slot) {
-            const Entry entry = entries_[slot];
-            const std::size_t home = larger.home(entry.order);
-            const std::size_t to = entry.occupied() && home > free ? home : free;
-            if (to < larger.end_) {
-                for (; free < to; ++free) larger.entries_[free] = {0, 0};
-                larger.entries_[to] = entry;
-            }
-            free = to + entry.occupied();
+    // Whether all have found room. Clears the larger array as it goes, so that it is touched once. Without branches on
+    // what is occupied: an empty entry is written to the last slot, which is nobody's. How full the lines are is
+    // counted beside them: to read it off their entries would have each entry wait until the last one's place is known.
+    bool copy_into(EntryTable& larger) const {
+        std::vector<std::uint16_t> filled(larger.end_ / kLine + 1);
+        const Entry* const from = &entries_[0];
+        Entry* const to = &larger.entries_[0];
+        const std::size_t homes = larger.capacity_ / kLine, lines = larger.end_ / kLine, end = end_;
+        const std::size_t spare = larger.entries_.size() - 1;
+        std::size_t cleared = 0;
+        for (std::size_t slot = 0; slot <= end; ++slot) {
+            const Entry entry = from[slot];
+            const std::size_t occupied = entry.occupied(), all = ~std::size_t{0} * occupied;
+            std::size_t line = probe_home(entry.hash, homes) & all;
+            while (filled[line] + occupied > kLine) ++line;
+            if (line >= lines) return false;
+            if (line >= cleared) cleared = larger.clear_ahead(cleared, line);
+            to[((line * kLine + filled[line]) & all) | (spare & ~all)] = entry;
+            filled[line] = static_cast<std::uint16_t>(filled[line] + occupied);
         }
-        if (free <= larger.end_) larger.entries_.clear(free, larger.entries_.size());
-        return free;
+        larger.entries_.clear(cleared * kLine, larger.entries_.size());
+        return true;
+    }
+
+    // Clears lines from `cleared` on, to some way behind `line`. How far.
+    std::size_t clear_ahead(std::size_t cleared, std::size_t line) noexcept {
+        constexpr std::size_t kAhead = 32;
+        const std::size_t end = std::min(line + 1 + kAhead, entries_.size() / kLine);
+        entries_.clear(cleared * kLine, end * kLine);
+        return end;
     }
 
     std::size_t capacity_, end_;
     EntryArray entries_;
     PageArena* arena_;
     std::size_t rows_ = 0;
-    std::size_t most_rows_ = capacity_ / 10 * 9;  // 0 once the tail is used up
+    std::size_t most_rows_ = capacity_ * kMostPercent / 100;  // 0 once the tail is used up
 };
 
 }  // namespace headrace

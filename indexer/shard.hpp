@@ -9,8 +9,8 @@ namespace headrace {
 
 // A key on its way through a shard.
 struct Probe {
-    std::uint64_t order;  // see entry.hpp
-    std::uint64_t key;    // key_bits
+    std::uint64_t hash;  // permuted, see entry.hpp
+    std::uint64_t key;   // key_bits
 };
 
 // Not synchronised: the owner locks.
@@ -22,31 +22,31 @@ class Shard {
 
     // --- batch operations
 
-    void prefetch(std::uint64_t order) const { entries_.prefetch(order); }
-    void prefetch_next(std::uint64_t order) const { entries_.prefetch_next(order); }
+    const Entry* home_line(std::uint64_t hash) const { return entries_.home_line(hash); }
 
     // The place of a key; one not known yet gets the next of its group. Throws bad_alloc or overflow_error, and then
     // the shard is as before.
     std::uint64_t find_or_add(const Probe& probe, std::uint32_t group, std::int64_t ticket, ProbeCounts& counts,
                               bool& is_new) {
         std::size_t slot;
-        is_new = !entries_.find(probe.order, probe.key, slot, counts);
+        is_new = !entries_.find(probe.hash, probe.key, slot, counts);
         return is_new ? add(probe, slot, group, ticket) : entries_[slot].place();
     }
 
     // kAbsent without a committed row: a provisional one may be undone, and its place taken by another key.
     std::uint64_t find_committed(const Probe& probe, ProbeCounts& counts) const {
         std::size_t slot;
-        if (!entries_.find(probe.order, probe.key, slot, counts)) return kAbsent;
-        const std::uint64_t at = entries_[slot].place();
-        return chunks_.committed(at) ? at : kAbsent;
+        return entries_.find(probe.hash, probe.key, slot, counts) ? committed(entries_[slot]) : kAbsent;
+    }
+    std::uint64_t committed(const Entry& entry) const {
+        return chunks_.committed(entry.place()) ? entry.place() : kAbsent;
     }
 
     // The place that the key's committed row had, or kAbsent. May throw bad_alloc, and then changes nothing.
     std::uint64_t remove_committed(const Probe& probe) {
         std::size_t slot;
         ProbeCounts counts;
-        if (!entries_.find(probe.order, probe.key, slot, counts)) return kAbsent;
+        if (!entries_.find(probe.hash, probe.key, slot, counts)) return kAbsent;
         const std::uint64_t at = entries_[slot].place();
         if (!chunks_.committed(at)) return kAbsent;
         chunks_.free(at);
@@ -62,7 +62,7 @@ class Shard {
         journal_.undo_after(ticket, [this](const Entry& row) {
             std::size_t slot;
             ProbeCounts counts;
-            if (!entries_.find(row.order, row.word & ~kPlaceMask, slot, counts)) return;
+            if (!entries_.find(row.hash, row.word & ~kPlaceMask, slot, counts)) return;
             entries_.remove(slot);
             chunks_.give_back(row.place());
         });
@@ -86,12 +86,12 @@ class Shard {
     bool put(const Probe& probe, std::uint64_t at) {
         std::size_t slot;
         ProbeCounts counts;
-        if (entries_.find(probe.order, probe.key, slot, counts)) return false;
+        if (entries_.find(probe.hash, probe.key, slot, counts)) return false;
         if (entries_.full()) {
             entries_.grow();
-            entries_.find(probe.order, probe.key, slot, counts);
+            entries_.find(probe.hash, probe.key, slot, counts);
         }
-        entries_.put(slot, {probe.order, probe.key | at});
+        entries_.put(slot, {probe.hash, probe.key | at});
         return true;
     }
 
@@ -111,10 +111,10 @@ class Shard {
         if (entries_.full()) {
             grow();
             ProbeCounts counts;
-            entries_.find(probe.order, probe.key, slot, counts);
+            entries_.find(probe.hash, probe.key, slot, counts);
         }
         const std::uint64_t at = chunks_.take(group);
-        const Entry entry{probe.order, probe.key | at};
+        const Entry entry{probe.hash, probe.key | at};
         try {
             journal_.push(ticket, entry);
         } catch (...) {

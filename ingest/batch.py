@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from headrace.formats.rows import Source
 from headrace.formats.schema import Schema
 from headrace.ingest.rank_step import RankSteps
 from headrace.ingest.step_plan import StepPlan
+
+if TYPE_CHECKING:
+    from headrace.ingest.hot_split import SplitBatch
 
 Ids = Literal["slot", "raw"]
 """Which ids a conversion gives: positions in the arena, or raw ids."""
@@ -144,6 +147,25 @@ class Batch:
         from headrace.ingest.batch_forms import to_kjt
 
         return to_kjt(self, ids=ids, missing_id=missing_id)
+
+    def split_hot(self) -> SplitBatch:
+        """The samples whose rows are all hot (pinned), and the rest, as two micro-batches of one step.
+
+        Both go through the stage, in any order, before one ``stage.optimizer().step()``, which applies the gradients of
+        both to each row once::
+
+            parts = batch.split_hot()
+            for part in parts.parts:
+                loss_sum(model(part.dense, stage(part)), part.labels).div(batch.num_rows).backward()
+            stage.optimizer().step()
+
+        The step is that of the whole batch, with one difference: a row that both use gets the sum of two sums, in the
+        order in which the parts went forward, so that parameters agree to rounding, not to the bit. The movements of
+        the plan are done once, with the first part. ValueError without a plan, or off the host.
+        """
+        from headrace.ingest.hot_split import split_hot
+
+        return split_hot(self)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         groups = tuple(_map_tensors(g, function) for g in self.groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -44,6 +45,18 @@ def to_kjt(batch: Batch, *, ids: Ids, missing_id: int | None = None) -> Any:
         lengths=torch.cat([g.lengths for g in batch.groups]),
         weights=None if any(w is None for w in weights) else torch.cat([w for w in weights if w is not None]),
     )
+
+
+def join_torchrec() -> None:
+    """Make :class:`Batch` a ``torchrec.streamable.Pipelineable`` where torchrec was imported (it is not imported here).
+
+    TorchRec's train pipelines assert that a batch is an instance of that class; what it asks for (``to``,
+    ``record_stream``) a batch has.
+    """
+    module = sys.modules.get("torchrec.streamable")
+    interface = getattr(module, "Pipelineable", None)
+    if interface is not None and not issubclass(Batch, interface):
+        interface.register(Batch)
 
 
 def _values(group: BatchGroup, ids: Ids, missing_id: int | None) -> Tensor:

@@ -19,7 +19,10 @@ from headrace.formats.schema import Schema
 from headrace.indexer.columns import MAX_THREADS
 from headrace.indexer.dit import DIT
 from headrace.indexer.exchange.communicator import Communicator
+from headrace.ingest.adapters.loader_dataset import LoaderDataset
+from headrace.ingest.adapters.loader_node import LoaderNode
 from headrace.ingest.batch import Batch
+from headrace.ingest.batch_forms import join_torchrec
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
@@ -244,17 +247,21 @@ class DataLoader:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
+        loaded = self._loaded
+        if loaded is None:
+            return self._iterate(self._epoch, None, 0)
+        epoch = self._iterate(loaded["epoch"], loaded["pipeline"], loaded["batches"])
+        self._resuming = loaded if loaded["pipeline"] is not None else None
+        return epoch
+
+    def _iterate(self, epoch: int, pipeline: dict[str, Any] | None, batches: int) -> Iterator[Batch]:
+        """The rest of an epoch behind `batches` batches, at the state `pipeline`; another iterator is ended."""
         if self._closed:
             raise RuntimeError("the loader is closed")
         self._end("another iterator was started")
-        loaded = self._loaded
-        if loaded is None:
-            self._begin(self._epoch, None)
-        else:
-            self._begin(loaded["epoch"], loaded["pipeline"])
-            self._batches = loaded["batches"]
-        self._loaded = None  # only now: a state that was refused is refused again
-        self._resuming = loaded if loaded is not None and loaded["pipeline"] is not None else None
+        self._begin(epoch, pipeline)
+        self._batches = batches
+        self._loaded = self._resuming = None  # only now: a state that was refused is refused again
         run = _Run()
         with self._lock:
             self._active = run
@@ -276,6 +283,11 @@ class DataLoader:
         """Number of the epoch that is being iterated over, or, before and between epochs, of the next one."""
         return self._running_epoch if self._active is not None else self._epoch
 
+    @property
+    def epoch_to_come(self) -> int:
+        """Number of the epoch that the next iteration begins."""
+        return self._epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on."""
         if self._loaded is not None:
@@ -290,14 +302,19 @@ class DataLoader:
         if self._loaded is not None:
             return copy.deepcopy(self._loaded)
         between = self._active is None and self._epoch != self._running_epoch + 1  # set_epoch() since
-        started = self._started and not between
+        if self._started and not between:
+            return self.running_state()
+        return {**self._state_header(), "epoch": self._epoch, "batches": 0, "pipeline": None}
+
+    def running_state(self) -> dict[str, Any]:
+        """The state of the epoch that is being iterated over, or was last."""
+        pipeline = self._root.get_state()
         return {
-            "version": STATE_VERSION,
-            "schema": self.schema.digest,
-            "epoch": self._running_epoch if started else self._epoch,
-            "batches": self._batches if started else 0,
-            "pipeline": self._root.get_state() if started else None,
-        }
+            **self._state_header(), "epoch": self._running_epoch, "batches": self._batches, "pipeline": pipeline
+        }  # fmt: skip
+
+    def _state_header(self) -> dict[str, Any]:
+        return {"version": STATE_VERSION, "schema": self.schema.digest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
@@ -336,6 +353,7 @@ class DataLoader:
         except Exception:
             self._loaded = resuming or self._loaded  # a state that turns out wrong only now is not forgotten either
             raise
+        join_torchrec()
         self._batches += 1
         self._stats.add(batch, wait_s=time.perf_counter() - begin)
         return batch
@@ -352,6 +370,22 @@ class DataLoader:
             "stale_reads": plan.stale_reads if plan is not None and plan.verify else None,
             "index_rows": len(self.index),
         }
+
+    def as_iterable_dataset(self) -> LoaderDataset:
+        """The loader as a torch ``IterableDataset`` of batches, for what takes only that.
+
+        ``torch.utils.data.DataLoader(dataset, batch_size=None)`` and torchdata's StatefulDataLoader (whose state then
+        holds the loader's) iterate over it, and so does Lightning. `num_workers` must be 0 there: the threads are the
+        loader's, and worker processes would each have an index of their own.
+        """
+        return LoaderDataset(self)
+
+    def as_node(self) -> LoaderNode:
+        """The loader as a node of batches, for ``torchdata.nodes.Loader`` and chains of torchdata's or our nodes.
+
+        A node behind it that reads ahead makes batches count as handed out when it takes them.
+        """
+        return LoaderNode(self)
 
     def node_stats(self) -> list[NodeStats]:
         """Items, bytes, busy and waiting time of each node since its last reset, source first."""

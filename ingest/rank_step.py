@@ -24,7 +24,7 @@ class OwnedRows:
     `keys`              FetchKeys [D]  what they are
     `asked`             int64 [N]      positions in them of what rank 0 asks for, then rank 1, ...
     `asked_counts`      int64 [W]      how many each rank asks for
-    `early`             bool [D]       no rank uses the row at the step before: it can be sent during that step
+    `early`             bool [D]       no rank uses the row at the two steps before: it can be sent during the last
     `positions`,        int64 [N],     transpose of `asked`: row d is asked for at
     `position_offsets`  int64 [D + 1]  positions[position_offsets[d]:position_offsets[d + 1]], in the order of ranks
     =================== ============== ===========================================================================
@@ -82,6 +82,17 @@ class HotRows:
 
 
 @dataclass(frozen=True)
+class UrgentRows:
+    """Rows whose gradients cannot wait, since a rank uses them at the very next step or they enter R with it.
+
+    `sent` bool [C] of the rows that this rank asked for, owner after owner; `owned` bool [D] of those it owns.
+    """
+
+    sent: Bool
+    owned: Bool
+
+
+@dataclass(frozen=True)
 class RankGroup:
     """One row layout's share of a step; C of the U unique rows of the batch are cold (all of them without `hot`).
 
@@ -123,6 +134,8 @@ class RankStep:
     this node, of `node_size` ranks: each collects what the node wants of the owners that have its place in their nodes.
     `inner` is between these, one rank of each node; its "batch" are the rows that this rank collects. Counts and lists
     by rank go by places in the node, and by nodes.
+
+    `urgent_before` tells of each layout of the step before which gradients must be there before this one; None: all.
     """
 
     run: int
@@ -132,6 +145,7 @@ class RankStep:
     groups: tuple[RankGroup, ...]
     inner: tuple[RankGroup, ...] | None = None
     node_size: int = 1
+    urgent_before: tuple[UrgentRows, ...] | None = None
 
     @property
     def owning(self) -> tuple[RankGroup, ...]:

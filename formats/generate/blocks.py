@@ -20,6 +20,7 @@ from headrace.formats.generate.taobao_csv import draw_behaviours, format_taobao,
 
 _GZIP_LEVEL = 2
 _Array = TypeVar("_Array", bound=npt.NDArray[Any])
+_Block = TypeVar("_Block")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def file_ends(rows: int, files: int) -> list[int]:
     return [number * length + min(number, longer) for number in range(1, files + 1)]
 
 
-def in_order(make: Callable[[int], FormattedBlock], count: int, threads: int) -> Iterator[FormattedBlock]:
+def in_order(make: Callable[[int], _Block], count: int, threads: int) -> Iterator[_Block]:
     """``make(0), make(1), ...``; with several threads at most 2 · threads blocks are ahead of the reader.
 
     An error of `make` is raised in its place; blocks not begun are then dropped, those in work are waited for.
@@ -96,7 +97,7 @@ def in_order(make: Callable[[int], FormattedBlock], count: int, threads: int) ->
         yield from map(make, range(count))
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="generate") as pool:
-        ahead: deque[Future[FormattedBlock]] = deque()
+        ahead: deque[Future[_Block]] = deque()
         try:
             for position in range(count):
                 ahead.append(pool.submit(make, position))

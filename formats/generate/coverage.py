@@ -41,20 +41,32 @@ def table_rows(laws: Sequence[Law]) -> tuple[F64, F64]:
 def coverage(laws: Sequence[Law], rows: int) -> float:
     """Share of all accesses that the `rows` most popular table rows take."""
     p, n = table_rows(laws)
-    below = np.cumsum(n)
-    whole = int(np.searchsorted(below, rows, side="right"))
-    share = float((p[:whole] * n[:whole]).sum())
-    if whole < len(p):
-        share += float(p[whole] * (rows - (below[whole - 1] if whole else 0.0)))
-    return share / len(laws)
+    return float((p * _first(n, rows)).sum()) / len(laws)
+
+
+def unique_coverage(laws: Sequence[Law], rows: int, batch_rows: int) -> float:
+    """Share that the `rows` most popular table rows have in the distinct table rows of a batch, in expectation."""
+    p, n = table_rows(laws)
+    seen = _seen(p, batch_rows)
+    return float((seen * _first(n, rows)).sum() / (seen * n).sum())
 
 
 def expected_unique_share(laws: Sequence[Law], batch_rows: int) -> float:
     """Expected distinct table rows of a batch over its number of values (rows times columns)."""
     p, n = table_rows(laws)
+    return float((_seen(p, batch_rows) * n).sum() / (batch_rows * len(laws)))
+
+
+def _first(counts: F64, rows: int) -> F64:
+    """How many of the first `rows` table rows are of each entry."""
+    return np.clip(rows - (np.cumsum(counts) - counts), 0.0, counts)
+
+
+def _seen(probability: F64, batch_rows: int) -> F64:
+    """Chance that a batch holds a table row of such a probability."""
     with np.errstate(divide="ignore"):  # log1p(-1) = -inf for a value that is always there: one distinct row
-        seen = -np.expm1(batch_rows * np.log1p(-p))
-    return float((seen * n).sum() / (batch_rows * len(laws)))
+        seen: F64 = -np.expm1(batch_rows * np.log1p(-probability))
+    return seen
 
 
 def _tail_grid(first: int, cardinality: int) -> tuple[F64, F64]:

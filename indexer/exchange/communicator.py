@@ -29,7 +29,7 @@ PURPOSES = {
     for number, name in enumerate(
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
-            *("steps", "node_requests", "node_replies", "node_rows", "node_gradients"),
+            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients"),
         )
     )
 }

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,26 +130,28 @@ class _GlooLane:
 
     def send(self, data: U8, to: int) -> Any:
         tensor = torch.from_numpy(data if data.flags.writeable else data.copy())
-        return self._begin(to, dist.isend(tensor, to, group=self._group, tag=self._tag), tensor, False)
+        return self._begin(dist.isend, to, tensor)
 
     def receive(self, buffer: U8, sender: int) -> Any:
-        tensor = torch.from_numpy(buffer)
-        return self._begin(sender, dist.irecv(tensor, sender, group=self._group, tag=self._tag), tensor, True)
+        return self._begin(dist.irecv, sender, torch.from_numpy(buffer))
 
-    def _begin(self, peer: int, work: Any, tensor: torch.Tensor, receives: bool) -> _Request:
-        request = _Request(peer, work, tensor, receives=receives)
+    def _begin(self, begin: Callable[..., Any], peer: int, tensor: torch.Tensor) -> _Request:
+        """What has begun is always waited for: gloo loses a connection whose buffers are gone before their messages."""
         with self._changed:
             if self._closed:
                 raise ExchangeClosedError("this rank closes")
+            work = begin(tensor, peer, group=self._group, tag=self._tag)
+            request = _Request(peer, work, tensor, receives=begin is dist.irecv)
             self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
             self._under_way.append(request)
-        if peer not in self._waiters:
-            requests: _Requests = queue.SimpleQueue()
-            name = f"headrace-gloo-{peer}"
-            thread = threading.Thread(target=_wait_for_all, args=(requests, self._changed), daemon=True, name=name)
-            self._waiters[peer] = requests, thread
-            thread.start()
-        self._waiters[peer][0].put(request)
+            if peer not in self._waiters:
+                requests: _Requests = queue.SimpleQueue()
+                arguments = (requests, self._changed)
+                name = f"headrace-gloo-{peer}"
+                thread = threading.Thread(target=_wait_for_all, args=arguments, daemon=True, name=name)
+                self._waiters[peer] = requests, thread
+                thread.start()
+            self._waiters[peer][0].put(request)
         return request
 
     def wait(self, waiting: Waiting, timeout_s: float) -> list[int]:
@@ -187,8 +189,8 @@ class _GlooLane:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for requests, _ in self._waiters.values():
-            requests.put(None)  # the thread ends behind what is under way
+            for requests, _ in self._waiters.values():
+                requests.put(None)  # the thread ends behind what is under way
 
     @property
     def is_over(self) -> bool:

@@ -48,8 +48,12 @@ class MpiTransport:
         self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
         self.max_tag = int(self._comm.Get_attr(self._mpi.TAG_UB))
 
+        self._lanes: list[_MpiLane] = []
+
     def lane(self, tag: int) -> Lane:
-        return _MpiLane(self._comm, tag)
+        self._lanes = [lane for lane in self._lanes if not lane.is_over]
+        self._lanes.append(_MpiLane(self._comm, tag))
+        return self._lanes[-1]
 
     def end_all(self) -> None:
         sys.stderr.flush()
@@ -64,12 +68,22 @@ class _MpiLane:
     def __init__(self, comm: Any, tag: int) -> None:
         self._comm, self._tag = comm, tag
         self._closed = threading.Event()
+        self._under_way: list[Any] = []  # with their buffers, which MPI may fill after a run was broken off
 
     def send(self, data: U8, to: int) -> Any:
-        return self._comm.Isend(data, to, self._tag)
+        return self._begun(self._comm.Isend(data, to, self._tag))
 
     def receive(self, buffer: U8, sender: int) -> Any:
-        return self._comm.Irecv(buffer, sender, self._tag)
+        return self._begun(self._comm.Irecv(buffer, sender, self._tag))
+
+    def _begun(self, request: Any) -> Any:
+        self._under_way.append(request)
+        return request
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed and nothing is under way; nobody waits in a closed lane any more."""
+        return self._closed.is_set() and all(request.Test() for request in self._under_way)
 
     def wait(self, waiting: Waiting, timeout_s: float) -> list[int]:
         deadline, polls = time.monotonic() + timeout_s, 0
@@ -81,6 +95,8 @@ class _MpiLane:
                 return [peer for peer, _ in left]
             polls += 1
             time.sleep(0.0 if polls < _EAGER_POLLS else 1e-4)
+        done = {id(request) for _, request in waiting}
+        self._under_way = [request for request in self._under_way if id(request) not in done]
         return []
 
     def interrupt(self) -> None:

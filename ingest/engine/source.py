@@ -22,7 +22,8 @@ def as_node(source: Iterable[T]) -> Node[T]:
     if isinstance(source, BaseNode):
         return ForeignSource(source)
     if isinstance(source, Iterable):
-        return IterableSource(source)
+        has_state = all(callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict"))
+        return StatefulSource(source) if has_state else IterableSource(source)
     raise TypeError(f"a source is a node or an iterable, got {type(source).__name__}")
 
 
@@ -77,6 +78,40 @@ class IterableSource(Node[T]):
 
     def _position(self) -> str:
         return f"item {self._yielded}"
+
+
+class StatefulSource(Node[T]):
+    """Items of an iterable that keeps its own state: ``state_dict()`` says where its iterator is, and
+    ``load_state_dict(s)`` makes the next ``iter()`` go on there (torchdata's `Stateful`).
+
+    Before the first item of a pass the state is None, "the beginning": a generator has not run by then, and the
+    iterable's own state would be that of the pass before.
+    """
+
+    def __init__(self, iterable: Iterable[T]) -> None:
+        super().__init__()
+        self._iterable: Any = iterable
+        self._iterator: Iterator[T] = iter(())
+        self._begun = False
+
+    @property
+    def name(self) -> str:
+        return f"StatefulSource({type(self._iterable).__name__})"
+
+    def _next(self) -> T:
+        item = next(self._iterator)
+        self._begun = True
+        return item
+
+    def _reset(self, state: State | None) -> None:
+        own = None if state is None else state.get("state")
+        if own is not None:
+            self._iterable.load_state_dict(copy.deepcopy(own))
+        self._begun = own is not None
+        self._iterator = iter(self._iterable)
+
+    def _state(self) -> State:
+        return {"state": copy.deepcopy(self._iterable.state_dict()) if self._begun else None}
 
 
 class ForeignSource(Node[T]):

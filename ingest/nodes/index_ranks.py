@@ -38,7 +38,7 @@ from headrace.ingest.hot_set import NO_SLOT
 from headrace.ingest.indexed_rows import IndexedRows
 from headrace.ingest.nodes.index import check_index_tables, index_tables, indexed_rows
 from headrace.ingest.rank_rows import RankRows, padded
-from headrace.ingest.rank_step import HotRows, OwnedRows, RankGroup, RankStep
+from headrace.ingest.rank_step import HotRows, OwnedRows, RankGroup, RankStep, UrgentRows
 from headrace.ingest.step_plan import FetchKeys
 from headrace.ingest.transpose import transpose_query_ids
 
@@ -62,8 +62,9 @@ class UnevenRanksError(ValueError):
 class IndexRanks(Node[RankRows]):
     """Index the batches of all ranks, step by step, each key at its owner; `index` holds what this rank owns.
 
-    A rank deduplicates its batch, asks each owner for its rows, inserts what it is asked for in the order (step, table,
-    rank, position), and tells who asks which rows can travel early: those that no rank uses at the step before.
+    A rank deduplicates its batch, asks each owner for its rows, and inserts what it is asked for in the order (step,
+    table, rank, position). It tells who asks which rows can travel early, those that no rank uses at the two steps
+    before, and which gradients of the step before are urgent, those of rows that any rank uses at this one.
 
     All ranks make the same number of steps. When the source of one is at its end before those of others, `uneven` says
     what becomes of it: "short": it goes on with empty batches; "pad": batches are filled up to the most rows of any
@@ -123,7 +124,9 @@ class IndexRanks(Node[RankRows]):
     def _forget(self) -> None:
         self._step = 0
         self._source_ended = False
-        self._before: list[U64] | None = None  # locations of the step before, sorted, of each layout
+        self._before: list[list[U64]] = []  # locations that the last two steps use, sorted, of each layout
+        self._told: tuple[UrgentRows, ...] | None = None
+        self._last: tuple[RankGroup, ...] = ()  # what the step before was between owners and those that ask them
 
     def _reset(self, state: State | None) -> None:
         self._leave_run()
@@ -210,7 +213,9 @@ class IndexRanks(Node[RankRows]):
         else:
             owned, ticket, groups, inner = self._two_levels(self._node_round, own, wanted, hot)
         rows = np.array([header.rows for header in headers], np.int64)
-        step = RankStep(self._run or 0, self._step, self.communicator.rank, rows, groups, inner, self.node_size)
+        step = RankStep(
+            self._run or 0, self._step, self.communicator.rank, rows, groups, inner, self.node_size, self._told
+        )
         self._step += 1
         valid = own.num_rows
         if self.uneven == "pad":
@@ -303,39 +308,68 @@ class IndexRanks(Node[RankRows]):
             columns = self._round.columns(asked)
             found = self.index.index(columns) if self.insert else self.index.lookup(columns)
             owned = [self._owned(g, group, counts[g]) for g, group in enumerate(found.groups)]
+            used = self._used(owned, hot)
+            urgent = [self._urgent(g, group.owned, used[g], hot) for g, group in enumerate(self._last)]
             bits = [
-                np.concatenate([np.empty(0, np.bool_), *(o.early[o.asked_of_rank[r]] for o in owned)])
+                np.concatenate(
+                    [
+                        np.empty(0, np.bool_),
+                        *(o.early[o.asked_of_rank[r]] for o in owned),
+                        *(u[g.owned.asked_of_rank[r]] for u, g in zip(urgent, self._last, strict=True)),
+                    ]
+                )
                 for r in range(self._round.size)
             ]
         except Exception as error:
             failure = error
-            bits = [np.zeros(int(n), np.bool_) for n in counts.sum(axis=0)]
-        sizes = [sum(int(w.counts[o]) for w in wanted) for o in range(self._round.size)]
+            before = sum((g.owned.asked_counts for g in self._last), np.zeros(self._round.size, np.int64))
+            bits = [np.zeros(int(n), np.bool_) for n in counts.sum(axis=0) + before]
+        everything = [*wanted, *(Wanted(g.order, g.counts) for g in self._last)]
+        sizes = [sum(int(w.counts[o]) for w in everything) for o in range(self._round.size)]
         got = self._round.answer(self._step, bits, sizes, error="" if failure is None else _line(failure))
         if failure is not None:
             raise failure
-        self._remember(found.groups, owned, hot)
-        early = _by_group(got, wanted)
+        told = _by_group(got, everything)
+        early, sent = told[: len(wanted)], told[len(wanted) :]
+        self._told = tuple(UrgentRows(s, u) for s, u in zip(sent, urgent, strict=True)) or None
         of_batch: list[HotRows] | list[None] = [None] * len(owned)
         if hot is not None and self.node_size == 1:  # else the batch is that of a node, which has no hot rows
             of_batch = hot
         rows = zip(wanted, early, owned, of_batch, strict=True)
         groups = tuple(RankGroup.of(w.order, w.counts, e, o, h) for w, e, o, h in rows)
+        self._remember(found.groups, groups, used, hot)
         return found.groups, found.ticket, groups
 
-    def _remember(self, found: Sequence[IndexedGroup], owned: list[OwnedRows], hot: list[HotRows] | None) -> None:
-        """What the next step must know of this one: the rows owned here that any rank uses, hot ones among them."""
-        used = [o.locations for o in owned]
+    def _used(self, owned: list[OwnedRows], hot: list[HotRows] | None) -> list[U64]:
+        """Locations, sorted, of the rows of each layout that this rank owns and any rank uses, hot ones among them."""
+        if hot is None:
+            return [np.sort(o.locations) for o in owned]
+        return [np.sort(np.concatenate([o.locations, h.own_locations])) for o, h in zip(owned, hot, strict=True)]
+
+    def _urgent(self, group: int, before: OwnedRows, used: U64, hot: list[HotRows] | None) -> Bool:
+        """Which rows of the step before must be updated before this one."""
+        urgent = _is_in(before.locations, used)
+        if hot is not None and len(hot[group].entering_rows):
+            urgent |= _is_in(before.locations, np.sort(hot[group].entering_rows))
+        return urgent
+
+    def _remember(
+        self, found: Sequence[IndexedGroup], groups: tuple[RankGroup, ...], used: list[U64], hot: list[HotRows] | None
+    ) -> None:
+        """What the next steps must know of this one."""
         if hot is not None and self._hot is not None:
-            used = [np.concatenate([u, h.own_locations]) for u, h in zip(used, hot, strict=True)]
-            for g, (group, own, share) in enumerate(zip(found, owned, hot, strict=True)):
-                self._hot.count(g, group, key_hashes(group, self._tables), own.keys, share)
-        self._before = [np.sort(u) for u in used] if self._look_ahead else None
+            for g, (group, one, share) in enumerate(zip(found, groups, hot, strict=True)):
+                self._hot.count(g, group, key_hashes(group, self._tables), one.owned.keys, share)
+        if self._look_ahead:
+            self._before = [*self._before[-1:], used]
+            self._last = groups
 
     def _owned(self, group: int, found: IndexedGroup, counts: I64) -> OwnedRows:
         early = np.zeros(found.num_unique, np.bool_)
-        if self._before is not None:
-            early = ~_is_in(found.locations, self._before[group])
+        if self._look_ahead and self._step:
+            early[:] = True
+            for used in self._before:
+                early &= ~_is_in(found.locations, used[group])
         return self._owned_rows(found, counts, early)
 
     def _owned_rows(self, found: IndexedGroup, counts: I64, early: Bool) -> OwnedRows:

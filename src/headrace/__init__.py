@@ -37,12 +37,15 @@ from headrace.formats.taobao import taobao_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.exchange.communicator import Communicator, connect
 from headrace.indexer.indexed import ABSENT, IdColumn, IndexTable
+from headrace.ingest.adapters.pipelines import from_datapipe, from_webdataset
+from headrace.ingest.adapters.rows_from import RowsFrom
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.data_loader import DataLoader
 from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.parallel_map import ParallelMap
 from headrace.ingest.engine.prefetch import Prefetch
+from headrace.ingest.hot_split import SplitBatch
 from headrace.ingest.nodes.batch_rows import BatchRows
 from headrace.ingest.nodes.index import Index
 from headrace.ingest.nodes.map_rows import Map
@@ -95,6 +98,7 @@ __all__ = [
     "ReadRows",
     "RowBlock",
     "RowDatabase",
+    "RowsFrom",
     "SavedRun",
     "Schema",
     "SchemaError",
@@ -102,6 +106,7 @@ __all__ = [
     "Source",
     "SourceRange",
     "Sparse",
+    "SplitBatch",
     "StepPlan",
     "Table",
     "TextField",
@@ -116,6 +121,8 @@ __all__ = [
     "connect",
     "criteo_schema",
     "export_table",
+    "from_datapipe",
+    "from_webdataset",
     "generate",
     "import_rows",
     "import_table",

@@ -23,7 +23,9 @@ from headrace.formats.generate.generate import generate
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
 from headrace.formats.splits import Convention, Split
+from headrace.indexer.indexed import U64
 from headrace.ingest.data_loader import DataLoader
+from headrace.ingest.plan.capacity_curve import capacity_curve
 
 
 class _Group(click.Group):
@@ -79,6 +81,12 @@ def generate_command(preset: str, out: str, compression: str, json_path: str | N
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
 @click.option("--bad-records", type=click.Choice(["raise", "skip"]), default="raise", show_default=True)
 @click.option("--verify-plan/--no-verify-plan", default=False, help="Prove every plan.")
+@click.option(
+    "--curve",
+    is_flag=True,
+    help="Hit rate and early share with an unbounded arena, and with 1, 2, 5, 10, 25, 50 % of the window's distinct "
+    "rows (keeps 8 bytes for each unique row of each batch).",
+)
 @json_option
 def replay(
     data: tuple[str, ...],
@@ -90,6 +98,7 @@ def replay(
     epochs: int,
     labels: bool,
     bad_records: str,
+    curve: bool,
     json_path: str | None,
     **options: Any,
 ) -> None:
@@ -98,10 +107,14 @@ def replay(
     if split is not None:
         reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
     with DataLoader(reader, schema=reader.schema, **options) as loader:
-        for _ in range(epochs):
-            for _batch in loader:
-                pass
+        stream: list[list[U64]] = []
+        for epoch in range(epochs):
+            for batch in loader:
+                if curve and epoch == 0:
+                    stream.append([group.locations.numpy() for group in batch.groups])
         stats = loader.stats()
+    if curve:
+        stats["curve"] = capacity_curve(stream, window=options["window"])
     stats["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     write_report(stats, json_path)
 

@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from headrace.bench_plan import bench_plan
+from headrace.cli_plan_ranks import links_option, plan_ranks
 from headrace.cli_report import HotRows, json_option, writable, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import load_plans, save_plans
+from headrace.ingest.plan.simulation.links import LinkModel
 from headrace.plan_report import draw, planned, step_rows, summary
 
 
@@ -46,12 +48,25 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
-@click.option("--steps", type=click.IntRange(0), default=0, help="Print so many of the first steps too.")
-@click.option("--out", metavar="FILE", callback=writable, help="Save the plans (Arrow IPC).")
+@click.option(
+    "--steps",
+    type=click.IntRange(0),
+    default=0,
+    help="Print so many of the first steps too. Ranks: play so many.  [20]",
+)
+@click.option(
+    "--out", metavar="FILE", callback=writable, help="Save the plans (Arrow IPC). Ranks: a table of steps and ranks."
+)
 @click.option("--read", metavar="FILE", help="Read saved plans, in the place of DATA.")
 @click.option("--verify", is_flag=True, help="Prove the plans; exit code 1 if they are wrong.")
 @click.option("--diff", nargs=2, metavar="A B", help="Compare two saved files; exit code 1 if they differ.")
-@click.option("--plot", metavar="FILE", callback=writable, help="Draw residency, hit rate and bytes over the steps.")
+@click.option(
+    "--plot",
+    metavar="FILE",
+    callback=writable,
+    help="Draw residency, hit rate and bytes over the steps. Ranks: bytes and time over R and over the ranks.",
+)
+@links_option
 @json_option
 def plan_command(
     data: tuple[str, ...],
@@ -61,10 +76,29 @@ def plan_command(
     verify: bool,
     diff: tuple[str, str] | None,
     plot: str | None,
+    ranks: tuple[int, ...] | None,
+    links: LinkModel | None,
+    preset: str | None,
+    dataset: str | None,
+    seed: int,
     json_path: str | None,
     **options: Any,
 ) -> None:
-    """Plan a stream of Criteo text files, or read saved plans: print, prove, compare or draw them."""
+    """Plan a stream of Criteo text files, or read saved plans: print, prove, compare or draw them.
+
+    With --ranks: play so many ranks over one trace (any dataset, or a --preset's generated stream), all tables with
+    vectors of --dim, and tell bytes, balance, arena rows and time under a model of the links, with and without R.
+    """
+    if ranks:
+        if read or diff or verify or options["capacity"] is not None or options["hot_rows"] != "auto":
+            raise click.UsageError("--read, --diff, --verify, --capacity and --hot-rows are for one rank: no --ranks")
+        one_rank = ("capacity", "hot_rows")
+        common = {name: value for name, value in options.items() if name not in one_rank}
+        plan_ranks(data, ranks=ranks, links=links, preset=preset, dataset=dataset, seed=seed, steps=steps, out=out,
+                   plot=plot, json_path=json_path, **common)  # fmt: skip
+        return
+    if links or preset or dataset:
+        raise click.UsageError("--links, --preset and --dataset are for --ranks")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
     if diff:

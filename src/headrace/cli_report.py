@@ -44,7 +44,7 @@ def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> st
 def write_report(result: dict[str, Any], json_path: str | None) -> None:
     """A table for people, and JSON where it was asked for."""
     if json_path == "-":
-        click.echo(json.dumps(result, indent=2))
+        write_json(result, json_path)
         return
     shown = {k: v for k, v in _flat(result) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
     width = max(map(len, shown))
@@ -52,8 +52,17 @@ def write_report(result: dict[str, Any], json_path: str | None) -> None:
         text = f"{value:,.4f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else value
         click.echo(f"{key:<{width}}  {text}")
     if json_path:
-        with open(json_path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(result, indent=2) + "\n")
+        write_json(result, json_path)
+
+
+def write_json(result: dict[str, Any], path: str) -> None:
+    """JSON to a file, or to standard output ("-")."""
+    text = json.dumps(result, indent=2)
+    if path == "-":
+        click.echo(text)
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def _flat(result: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

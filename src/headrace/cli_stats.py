@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import click
 import numpy as np
 
+from headrace.cli_dataset import one_or_all
 from headrace.cli_report import json_option, writable, write_report
 from headrace.formats.criteo import criteo_schema
+from headrace.formats.datasets import DATASETS, open_dataset
+from headrace.formats.generate.coverage import coverage as laws_coverage
+from headrace.formats.generate.coverage import unique_coverage
+from headrace.formats.generate.presets import load_preset, preset_names
+from headrace.indexer.access_coverage import CoverageMeter, most_accessed
 from headrace.indexer.cost_curve import CostCurve, RowCosts, cost_curve, measured_costs
 from headrace.indexer.hotset import PresenceCounter, coverage
+from headrace.indexer.indexed import U32, U64
 from headrace.ingest.data_loader import DataLoader
+from headrace.ranks_trace import indexed_preset
+
+PUBLISHED_ROWS = {"criteo-kaggle": 32_768, "criteo-terabyte": 65_536, "taobao-userbehavior": 227_000}
+"""Sizes of the hot set whose coverage of the accesses is published."""
 
 CURVE_POINTS = 100
 
 
 @click.command("stats")
-@click.argument("data", nargs=-1, required=True)
+@click.argument("data", nargs=-1)
+@click.option("--preset", type=click.Choice(preset_names()), help="A generated stream, in the place of DATA.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the generated stream.")
+@click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--batches", type=click.IntRange(1), default=100, show_default=True, help="Batches that are counted.")
+@click.option(
+    "--top-rows",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Tell what so many of the most accessed rows cover; may be repeated.  [with --preset: the published number]",
+)
+@click.option(
+    "--held-out",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Batches after those, on which the coverage is measured too.",
+)
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks (W).")
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
@@ -32,32 +60,66 @@ CURVE_POINTS = 100
 @click.option("--plot", metavar="FILE", callback=writable, help="Draw the cost over the size of R.")
 @json_option
 def stats_command(
-    data: tuple[str, ...], world_size: int, calibrate: bool, plot: str | None, json_path: str | None, **options: Any
+    data: tuple[str, ...],
+    preset: str | None,
+    dataset: str,
+    batches: int,
+    top_rows: tuple[int, ...],
+    held_out: int,
+    world_size: int,
+    calibrate: bool,
+    plot: str | None,
+    json_path: str | None,
+    **options: Any,
 ) -> None:
-    """Presence of rows in the first batches of Criteo text files, and the cost of each size of R, the hot set."""
+    """Presence of rows in the first batches of a dataset, the cost of each size of R, the hot set, and what the most
+    accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
+    if bool(data) == bool(preset):
+        raise click.UsageError("give DATA or --preset, one of them")
     given = {name: options.pop(name) for name in ("c_early", "c_late", "c_ar")}
-    dim = options["dim"]
-    row_bytes = criteo_schema(dim=dim).groups[0].row_bytes
+    row_bytes = criteo_schema(dim=options["dim"]).groups[0].row_bytes
     costs = measured_costs(row_bytes=row_bytes) if calibrate else RowCosts(c_early=1.0, c_late=2.0, c_ar=1.0)
     costs = RowCosts(**{n: getattr(costs, n) if given[n] is None else given[n] for n in given})
-    counter = count_presence(data, **options)
+    sizes = top_rows or ((PUBLISHED_ROWS[preset],) if preset else ())
+    stream = _indexed(data, preset=preset, dataset=dataset, batches=batches + (held_out if sizes else 0), **options)
+    counter = PresenceCounter(max_batches=batches)
+    for locations, query_ids in islice(stream, batches):
+        counter.add(locations, query_ids)
     curve = cost_curve(counter.presence(), costs, world_size=world_size)
+    result = hot_set_report(counter, curve, costs, world_size)
+    covered = covered_by(counter, sizes, stream, preset, options["batch_size"])
     if plot:
         draw(curve, plot)
-    result = hot_set_report(counter, curve, costs, world_size)
     if json_path is None:
         del result["curve"]
+        result |= {f"top_{found['rows']}": {k: v for k, v in found.items() if k != "rows"} for found in covered}
+    else:
+        result["coverage"] = covered
     write_report(result, json_path)
 
 
-def count_presence(
-    data: tuple[str, ...], *, batch_size: int, batches: int, dim: int, labels: bool, num_workers: int
-) -> PresenceCounter:
-    """Presence and accesses of the rows of the first batches (all tables are of one row layout)."""
-    counter = PresenceCounter(max_batches=batches)
+def _indexed(
+    data: tuple[str, ...],
+    *,
+    preset: str | None,
+    dataset: str,
+    batch_size: int,
+    batches: int,
+    dim: int,
+    labels: bool,
+    num_workers: int,
+    seed: int,
+) -> Iterator[tuple[U64, U32]]:
+    """Unique locations and query ids of the first batches (all tables are of one row layout)."""
+    if preset is not None:
+        yield from indexed_preset(
+            preset, batch_size=batch_size, num_batches=batches, num_workers=num_workers, seed=seed
+        )
+        return
+    reader = open_dataset(dataset, one_or_all(data), dim=dim, labels=labels)
     with DataLoader(
-        data[0] if len(data) == 1 else list(data),
-        schema=criteo_schema(dim=dim, labels=labels),
+        reader,
+        schema=reader.schema,
         batch_size=batch_size,
         num_workers=num_workers,
         window=0,
@@ -66,8 +128,46 @@ def count_presence(
     ) as loader:
         for batch in islice(loader, batches):
             (group,) = batch.groups
-            counter.add(group.locations.numpy().view(np.uint64), group.query_ids.numpy().astype(np.uint32))
-    return counter
+            yield group.locations.numpy().view(np.uint64), group.query_ids.numpy().astype(np.uint32)
+
+
+def covered_by(
+    counter: PresenceCounter,
+    sizes: Sequence[int],
+    held_out: Iterable[tuple[U64, U32]],
+    preset: str | None,
+    batch_size: int,
+) -> list[dict[str, Any]]:
+    """What the `sizes` most accessed rows of the counted batches cover: of those batches (as published figures do), of
+    the batches held out (None if there are none), and, for a preset, what its most popular rows cover by its laws."""
+    if not sizes:
+        return []
+    locations, accesses = counter.locations(), counter.accesses()
+    hot_sets = [most_accessed(locations, accesses, rows) for rows in sizes]
+    meter = CoverageMeter(hot_sets)
+    met = 0
+    for batch in held_out:
+        meter.add(*batch)
+        met += 1
+    laws = list(load_preset(preset).sparse.values()) if preset else []
+    found: list[dict[str, Any]] = []
+    for rows, hot, outside in zip(sizes, hot_sets, meter.coverage(), strict=True):
+        inside = coverage(np.isin(locations, hot), accesses=accesses, batches=counter.batches())
+        found.append(
+            {
+                "rows": rows,
+                "accesses": inside.accesses,
+                "unique_rows": inside.unique_rows,
+                "held_out_accesses": outside.accesses if met else None,
+                "held_out_unique_rows": outside.unique_rows if met else None,
+            }
+        )
+        if laws:
+            found[-1] |= {
+                "law_accesses": laws_coverage(laws, rows),
+                "law_unique_rows": unique_coverage(laws, rows, batch_size),
+            }
+    return found
 
 
 def hot_set_report(counter: PresenceCounter, curve: CostCurve, costs: RowCosts, world_size: int) -> dict[str, Any]:

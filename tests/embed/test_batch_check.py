@@ -127,6 +127,13 @@ def test_a_batch_of_a_run_that_is_over_is_refused_in_the_arena(kit):
     stage(first[0]).sum().backward()
     stage.step(first[0])
     stage(second[0])
-    with pytest.raises(PlanError, match="step 1 of run 1 came, but step 0"):
-        stage(first[1])
+    before = {name: array.tobytes() for name, array in stage.state_arrays().items()}
+    for step, late in enumerate(first):
+        for use in (stage, stage.skip):
+            with pytest.raises(PlanError, match=f"step {step} of run 1 came after run 2 had begun: its plan is over"):
+                use(late)
     assert stage.num_steps == 1
+    assert {name: array.tobytes() for name, array in stage.state_arrays().items()} == before
+    stage(second[0]).sum().backward()  # goes on where it was
+    stage.step(second[0])
+    assert stage.num_steps == 2

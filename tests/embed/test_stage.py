@@ -13,6 +13,7 @@ import torch
 
 from headrace.embed.arena import PlanError
 from headrace.embed.initializer import Constant, Normal
+from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import Schema, Sparse, Table
 
@@ -377,6 +378,17 @@ class TestStep:
         stage.skip(batches[1])
         with pytest.raises(RuntimeError, match="not the last training forward"):
             stage.step(batches[0])
+
+    def test_gradients_that_were_clipped_stay_with_their_rows(self, kit, mode):
+        index = kit.ToyIndex()
+        batches = kit.plan_batches([kit.make_batch(ONE, {"a": ids}, index) for ids in ([[1], [2]], [[3], [4]])])
+        stage = EmbeddingStage(ONE, mode=mode, lr=1.0, initializer=Constant(value=0))
+        stage(batches[0]).sum().backward()
+        stage.pending_leaves()  # as clipping does
+        stage.skip(batches[1])  # both leave their slots to 3 and 4
+        stage.optimizer().step()
+        keys = [RowKeys.of(batches[b].groups[0]) for b in (0, 1)]
+        assert [stage.read_vectors(0, k).tolist() for k in keys] == [[[-1, -1]] * 2, [[0, 0]] * 2]
 
     def test_a_thousand_forwards_without_a_step_keep_memory_flat(self, kit, mode):  # P65
         index = kit.ToyIndex()

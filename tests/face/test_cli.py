@@ -48,9 +48,23 @@ def test_replay_prints_a_table_and_writes_json(generated, tmp_path):
     assert (stats["rows"], stats["r_rows"]) == (1800, 5)
 
 
+def test_replay_gives_the_curve_of_capacities(generated):
+    result = invoke("replay", generated[0], "--batch-size", 100, "--window", 4, "--epochs", 2, "--curve", "--json", "-")
+    assert result.exit_code == 0, result.output
+    curve = json.loads(result.stdout)["curve"]
+    assert (curve["window"], curve["steps"]) == (4, 5)  # of the first epoch's nine batches
+    assert [point["share"] for point in curve["points"]] == [0.01, 0.02, 0.05, 0.1, 0.25, 0.5]
+    assert curve["points"][0]["rows_needed"] > curve["points"][0]["capacity"]
+    unbounded = curve["unbounded"]
+    assert unbounded["capacity"] > curve["window_distinct_rows"]
+    assert 0 < unbounded["early_share"] < 1
+    assert unbounded["hit_rate"] > max(point["hit_rate"] or 0 for point in curve["points"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["replay", "{data}", "--curve"], "more than the window's 32 are needed"),
         (["replay", "no-such-file.txt"], "no-such-file.txt"),
         (["replay", "{data}", "--no-labels"], "column"),
         (["replay", "{data}", "--capacity", "3"], "rows"),

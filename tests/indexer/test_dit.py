@@ -119,9 +119,9 @@ def test_shards_take_interleaved_chunk_numbers(index_class: type[DIT]) -> None:
             assert offsets == list(range(len(offsets)))
 
 
-@pytest.mark.parametrize("count", [108, 109, 128, 3000])
+@pytest.mark.parametrize("count", [112, 113, 128, 3000])
 def test_a_batch_may_bring_more_keys_than_there_is_room(index_class: type[DIT], count: int) -> None:  # P34, P39
-    # a shard begins with 128 entries and holds 108 rows before it must grow in the middle of a batch
+    # a shard begins with 128 entries and holds 112 rows before it must grow in the middle of a batch
     with index_class(TABLES, num_shards=1) as dit:
         group = dit.index([IdColumn(0, np.arange(count, dtype=np.uint64))]).groups[0]
         assert group.locations.tolist() == list(range(count))
@@ -144,9 +144,13 @@ def test_growth_through_many_sizes_loses_nothing(stride: int) -> None:
         if stride != 1 << 58:
             stats = dit.stats()
             assert stats.growths > 400
-            # of new keys, cache lines of four entries, at loads from 0.64 to 0.83: 1.17 measured
-            assert stats.mean_probe_length < 1.35
+            # of new keys, up to the first cache line with room, at loads from 0.62 to 0.84; Knuth's formula gives 2.5
+            assert 2 < stats.mean_probe_length < 3
             assert stats.shard_imbalance < 1.3
+            for start in range(0, 60_000, 1500):
+                dit.index([IdColumn(0, np.arange(start, start + 1500, dtype=np.uint64) * np.uint64(stride))])
+            # of known ones: 1.1 to 1.5 at these loads
+            assert 1.05 < 2 * dit.stats().mean_probe_length - stats.mean_probe_length < 1.4
 
 
 def test_outputs_belong_to_the_receiver(index_class: type[DIT]) -> None:  # L120
@@ -354,7 +358,7 @@ def test_memory_stays_under_24_bytes_a_row_on_average_and_32_at_worst() -> None:
                 loads.append(dit.stats().load)
         assert len(dit) == 2_300_000
         assert dit.stats().counts_nbytes == 0  # nothing was counted
-    assert loads == pytest.approx([0.733] * len(loads), abs=0.02)  # 0.83 / 1.3 to 0.83, by the logarithm
+    assert loads == pytest.approx([0.726] * len(loads), abs=0.03)  # 0.84 / 1.35 to 0.84, by the logarithm
     assert np.mean(per_row) <= 24
     assert max(per_row) <= 32
     assert max(per_row) / min(per_row) < 1.1  # shards grow at different sizes, so the sum has no steps

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.embed.hot_replicas import HotReplicas
-from headrace.embed.rank_exchange import RankExchange
+from headrace.embed.rank_exchange import Gradients, RankExchange
 from headrace.ingest.nodes import index_ranks
 from headrace.ingest.nodes.index_ranks import IndexRanks
 from headrace.ingest.step_plan import FetchKeys
@@ -47,13 +47,16 @@ def every_row_early(monkeypatch):
 
 
 def early_ignores_hot_rows(monkeypatch):
-    real = IndexRanks._remember
+    monkeypatch.setattr(IndexRanks, "_used", lambda self, owned, hot: [np.sort(o.locations) for o in owned])
 
-    def remember(self, found, owned, hot):
-        real(self, found, owned, hot)
-        self._before = [np.sort(o.locations) for o in owned] if self._look_ahead else None
 
-    monkeypatch.setattr(IndexRanks, "_remember", remember)
+def entering_rows_not_urgent(monkeypatch):
+    real = IndexRanks._urgent
+    monkeypatch.setattr(IndexRanks, "_urgent", lambda self, g, before, used, hot: real(self, g, before, used, None))
+
+
+def late_updates_never_made(monkeypatch):
+    monkeypatch.setattr(RankExchange, "settle", lambda self: self._deferred.clear())
 
 
 def one_inbox(monkeypatch):
@@ -84,14 +87,14 @@ def hot_rows_not_written_through(monkeypatch):
 
 
 def gradients_of_one_rank_left_out(monkeypatch):
-    real = RankExchange._sum
+    real = Gradients.total
 
-    def total(self, owned, received):
-        if self._communicator.world_size > 1:
-            received[: int(owned.asked_counts[0])] = 0
-        return real(self, owned, received)
+    def total(self, threads):
+        self._arrival.wait()
+        self._received[:1] = 0
+        return real(self, threads)
 
-    monkeypatch.setattr(RankExchange, "_sum", total)
+    monkeypatch.setattr(Gradients, "total", total)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,8 @@ def gradients_of_one_rank_left_out(monkeypatch):
     [
         every_row_early,
         early_ignores_hot_rows,
+        entering_rows_not_urgent,
+        late_updates_never_made,
         one_inbox,
         entering_without_state,
         hot_rows_not_written_through,

@@ -42,6 +42,7 @@ def test_training_stays_near(tmp_path, node_size):
 
     exact, half = run_ranks(4, lambda c: work(c, "float32")), run_ranks(4, lambda c: work(c, "bfloat16"))
     for (rows, sent), (near, fewer) in zip(exact, half, strict=True):
+        assert fewer["deferred"] * 2 == sent["deferred"] > 0
         assert fewer["gradients"] * 2 == sent["gradients"] > 0
         difference = max(float(np.abs(rows[key] - near[key]).max()) for key in rows)
         assert 0 < difference < 0.01

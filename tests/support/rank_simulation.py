@@ -147,6 +147,7 @@ def _rank(case: Case, communicator) -> dict:
             done += 1
             _train(case, exchange, batch, done)
     loader.close()
+    exchange.settle()
     residency.flush()
     found = index.rows_of_buckets()
     uids = np.array([t.uid for t in schema.tables], np.uint32)[found.tables]
@@ -173,7 +174,7 @@ def _train(case: Case, exchange: RankExchange, batch: headrace.Batch, number: in
     targets = batch.dense.numpy()[valid, 0]
     query_ids = group.query_ids.numpy().reshape(2, -1) if len(group.query_ids) else np.empty((2, 0), np.int64)
     grad = gradients(values, query_ids, targets, len(targets))
-    exchange.apply(batch.ranks.now, [grad], [rule(case, number)], batch.plan)
+    exchange.apply(batch.ranks, [grad], [rule(case, number)], batch.plan)
 
 
 def reference(case: Case) -> dict:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.formats.generate.coverage import coverage, expected_unique_share, table_rows
+from headrace.formats.generate.coverage import coverage, expected_unique_share, table_rows, unique_coverage
 from headrace.formats.generate.popularity import pmf_law, zipf_mandelbrot_law
 from headrace.formats.generate.presets import load_preset
 
@@ -63,3 +63,18 @@ def test_presets_meet_the_published_coverage(preset, skew, rows, share):
 def test_presets_meet_the_unique_share_of_a_batch(preset, share):
     laws = list(load_preset(preset).sparse.values())
     assert expected_unique_share(laws, 8192) == pytest.approx(share, abs=0.001)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 500, 70_000, 10**9])
+def test_unique_coverage_equals_the_sum_over_all_rows(rows):
+    with np.errstate(divide="ignore"):
+        seen = -np.expm1(8192 * np.log1p(-every_row()))
+    assert unique_coverage(LAWS, rows, 8192) == pytest.approx(seen[:rows].sum() / seen.sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("preset", "rows", "share"), [("criteo-kaggle", 32_768, 0.45), ("criteo-terabyte", 65_536, 0.68)]
+)
+def test_the_same_rows_are_fewer_of_the_unique_rows(preset, rows, share):
+    laws = list(load_preset(preset).sparse.values())
+    assert unique_coverage(laws, rows, 8192) == pytest.approx(share, abs=0.005)

@@ -9,54 +9,54 @@ namespace headrace {
 
 // --- EntryTable
 
-using Model = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;  // (order, key) -> place
+using Model = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;  // (hash, key) -> place
 
-static bool insert(EntryTable& table, std::uint64_t order, std::uint64_t key, std::uint64_t place) {
+static bool insert(EntryTable& table, std::uint64_t hash, std::uint64_t key, std::uint64_t place) {
     std::size_t slot;
     ProbeCounts counts;
-    if (table.find(order, key, slot, counts)) return false;
+    if (table.find(hash, key, slot, counts)) return false;
     if (table.full()) {
         table.grow();
         CHECK(!table.full());
-        CHECK(!table.find(order, key, slot, counts));
+        CHECK(!table.find(hash, key, slot, counts));
     }
-    table.put(slot, {order, key | place});
+    table.put(slot, {hash, key | place});
     return true;
 }
 
-static bool remove(EntryTable& table, std::uint64_t order, std::uint64_t key) {
+static bool remove(EntryTable& table, std::uint64_t hash, std::uint64_t key) {
     std::size_t slot;
     ProbeCounts counts;
-    if (!table.find(order, key, slot, counts)) return false;
+    if (!table.find(hash, key, slot, counts)) return false;
     table.remove(slot);
     return true;
 }
 
-// All are found, nothing else is there, and they stand in falling order.
+// All are found, nothing else is there, and no line has a gap.
 static void check(const EntryTable& table, const Model& model) {
     CHECK(table.rows() == model.size());
     std::size_t seen = 0;
-    std::uint64_t last = kAbsent;
     table.each([&](const Entry& entry) {
-        CHECK(entry.order <= last);
-        last = entry.order;
-        const auto found = model.find({entry.order, entry.word & ~kPlaceMask});
+        const auto found = model.find({entry.hash, entry.word & ~kPlaceMask});
         CHECK(found != model.end() && found->second == entry.place());
         ++seen;
     });
     CHECK(seen == model.size());
+    for (std::size_t line = 0; line < table.slots(); line += kLine) {
+        const std::size_t rows = line_bits(&table[line], 0).rows();
+        for (std::size_t i = 0; i < kLine; ++i) CHECK(table[line + i].occupied() == (i < rows));
+    }
     for (const auto& row : model) {
         std::size_t slot;
         ProbeCounts counts;
         CHECK(table.find(row.first.first, row.first.second, slot, counts));
-        CHECK(table[slot].place() == row.second && counts.keys == 1 && counts.lines >= 1);
-        table.prefetch(row.first.first);
-        table.prefetch_next(row.first.first);
+        CHECK(table[slot].place() == row.second && counts.lines >= 1 && counts.longest == counts.lines);
+        CHECK(table.home_line(row.first.first) + (counts.lines - 1) * kLine == &table[slot / kLine * kLine]);
     }
 }
 
-// `kind`: 0 any orders; 1 those at the very end, 0 among them; 2 at the very beginning; 3 a few, of many keys each.
-static std::uint64_t draw_order(std::mt19937_64& random, unsigned kind) {
+// `kind`: 0 any hashes; 1 those at the very beginning, 0 among them; 2 at the very end; 3 a few, of many keys each.
+static std::uint64_t draw_hash(std::mt19937_64& random, unsigned kind) {
     if (kind == 1) return random() % 300;
     if (kind == 2) return ~(random() % 300);
     constexpr std::uint64_t kFew[] = {0, kAbsent, 1, kAbsent - 1, std::uint64_t{1} << 63, 0x1234'5678'9ABC'DEF0};
@@ -80,18 +80,18 @@ static void entries_are_a_map(std::uint64_t seed, unsigned kinds) {
         const bool growing = phase % 2 == 0;  // then mostly insertions, else mostly removals
         for (int step = 0; step < 1500; ++step) {
             const unsigned kind = kinds < 4 ? kinds : static_cast<unsigned>(random() % 4);
-            std::uint64_t order = draw_order(random, kind), key = draw_key(random, kind);
+            std::uint64_t hash = draw_hash(random, kind), key = draw_key(random, kind);
             if (random() % 10 < (growing ? 8 : 1)) {
                 const std::uint64_t place = random() & kPlaceMask;
-                const bool is_new = model.emplace(std::make_pair(order, key), place).second;
-                CHECK(insert(table, order, key, place) == is_new);
+                const bool is_new = model.emplace(std::make_pair(hash, key), place).second;
+                CHECK(insert(table, hash, key, place) == is_new);
             } else {
                 if (!model.empty() && random() % 8 != 0) {  // one that is there
-                    auto found = model.lower_bound({order, key});
+                    auto found = model.lower_bound({hash, key});
                     if (found == model.end()) found = model.begin();
-                    std::tie(order, key) = found->first;
+                    std::tie(hash, key) = found->first;
                 }
-                CHECK(remove(table, order, key) == (model.erase({order, key}) == 1));
+                CHECK(remove(table, hash, key) == (model.erase({hash, key}) == 1));
             }
             if (table.crowded() && random() % 20 == 0) table.grow();
         }
@@ -105,18 +105,18 @@ static void entries_are_a_map(std::uint64_t seed, unsigned kinds) {
     }
     check(table, {});
     CHECK(table.capacity() == capacity);
-    for (std::size_t slot = 0; slot < table.slots(); ++slot) CHECK(table[slot].order == 0 && table[slot].word == 0);
+    for (std::size_t slot = 0; slot < table.slots(); ++slot) CHECK(table[slot].hash == 0 && table[slot].word == 0);
 }
 
 // One hash of thousands of tables: a run longer than the tail, at the end of the array, at its beginning, and between.
-static void one_hash_of_thousands_of_tables(std::uint64_t order) {
+static void one_hash_of_thousands_of_tables(std::uint64_t hash) {
     PageArena arena;
     EntryTable table(0, arena);
     Model model;
     for (std::uint32_t ordinal = 0; ordinal < 6'000; ++ordinal) {
         const std::uint64_t key = key_bits(ordinal, ordinal % 2);
-        CHECK(insert(table, order, key, ordinal));
-        model[{order, key}] = ordinal;
+        CHECK(insert(table, hash, key, ordinal));
+        model[{hash, key}] = ordinal;
     }
     check(table, model);
     while (model.size() > 3'000) {
@@ -129,16 +129,41 @@ static void one_hash_of_thousands_of_tables(std::uint64_t order) {
     check(table, model);
 }
 
+// Both ways to look at a line say the same, of any line: gaps and equal halves among them.
+static void lines_are_seen_as_wholes() {
+    std::mt19937_64 random(4);
+    const auto draw = [&random] {
+        return random() % 3 << 32 | (random() % 3 == 0 ? random() & 0xFFFF'FFFF : random() % 2);
+    };
+    for (int i = 0; i < 20'000; ++i) {
+        alignas(64) Entry line[kLine];
+        for (Entry& entry : line) entry = {draw(), random() % 2 << 63 | (random() & kPlaceMask)};
+        const std::uint64_t hash = draw(), key = line[random() % kLine].word & ~kPlaceMask;
+        const LineBits bits = line_bits(line, hash), expected = portable_line_bits(line, hash);
+        CHECK(bits.occupied == expected.occupied && bits.alike == expected.alike);
+        unsigned alike = 0;
+        const Entry* first = nullptr;
+        for (unsigned j = 0; j < kLine; ++j) {
+            alike |= static_cast<unsigned>((line[j].hash & 0xFFFF'FFFF) == (hash & 0xFFFF'FFFF)) << j;
+            CHECK((bits.occupied >> j & 1) == (line[j].word >> 63));
+            if (first == nullptr && line[j].is(hash, key)) first = &line[j];
+        }
+        CHECK(bits.alike == alike && bits.occupied <= kFullLine);
+        CHECK(line_find(line, alike, hash, key) == first);
+        CHECK(line_full(line) == line[kLine - 1].occupied());
+    }
+}
+
 // Through memory of the allocator, of the arena, and of its own mapping.
 static void a_large_table() {
     PageArena arena;
     EntryTable table(0.5, arena);
     std::mt19937_64 random(3);
-    std::vector<std::uint64_t> orders;
+    std::vector<std::uint64_t> hashes;
     std::set<int> kinds;
     for (std::uint64_t i = 0; i < 600'000; ++i) {
-        orders.push_back(random());
-        CHECK(insert(table, orders.back(), key_bits(0, false), i));
+        hashes.push_back(random());
+        CHECK(insert(table, hashes.back(), key_bits(0, false), i));
         if (table.crowded()) table.grow();
         const std::size_t bytes = table.slots() * sizeof(Entry);
         kinds.insert(bytes < PageArena::kLeast ? 0 : bytes < PageArena::kMost ? 1 : 2);
@@ -146,12 +171,12 @@ static void a_large_table() {
     }
     CHECK(kinds.size() == 3);
     CHECK(arena.nbytes() <= 2 * kHugePage + table.nbytes());  // a few pages and the spare one
-    for (std::uint64_t i = 0; i < orders.size(); ++i) {
+    for (std::uint64_t i = 0; i < hashes.size(); ++i) {
         std::size_t slot;
         ProbeCounts counts;
-        CHECK(table.find(orders[i], key_bits(0, false), slot, counts) && table[slot].place() == i);
+        CHECK(table.find(hashes[i], key_bits(0, false), slot, counts) && table[slot].place() == i);
     }
-    for (const std::uint64_t order : orders) CHECK(remove(table, order, key_bits(0, false)));
+    for (const std::uint64_t hash : hashes) CHECK(remove(table, hash, key_bits(0, false)));
     CHECK(table.rows() == 0);
 }
 
@@ -362,11 +387,12 @@ static void hashes_can_be_inverted() {
 
 int main() {
     headrace::hashes_can_be_inverted();
+    headrace::lines_are_seen_as_wholes();
     for (std::uint64_t seed = 0; seed < 5; ++seed) {
         headrace::entries_are_a_map(seed, static_cast<unsigned>(seed));
     }
-    for (const std::uint64_t order : {std::uint64_t{0}, headrace::kAbsent, std::uint64_t{1} << 63}) {
-        headrace::one_hash_of_thousands_of_tables(order);
+    for (const std::uint64_t hash : {std::uint64_t{0}, headrace::kAbsent, std::uint64_t{1} << 63}) {
+        headrace::one_hash_of_thousands_of_tables(hash);
     }
     headrace::a_large_table();
     headrace::arena_gives_memory_that_does_not_overlap();

@@ -138,6 +138,23 @@ static void pool_errors() {
     CHECK(calls == 5);
 }
 
+// A cut that is given up by another thread than the one that opened it: what waits for it goes on.
+static void a_cut_may_end_anywhere() {
+    Dit dit(make_tables(), kGroups, 8, 2, 0, kMultiplier, 0);
+    std::mt19937_64 random(9);
+    for (int round = 0; round < 20; ++round) {
+        const std::vector<Ids> batch = random_batch(random, 50, 500);
+        run_batch(dit, batch, Call::kInsert);
+        dit.undo_after(0, true);
+        std::unique_ptr<Dit::Cut> cut = dit.open_cut();
+        std::thread waits([&] { run_batch(dit, batch, Call::kRemove); });
+        std::thread ends([&] { cut.reset(); });
+        ends.join();
+        waits.join();
+    }
+    dit.close();
+}
+
 }  // namespace headrace
 
 int main() {
@@ -145,5 +162,6 @@ int main() {
     headrace::hammer(1, 1);
     headrace::hammer(2, 3);
     headrace::come_and_go();
+    headrace::a_cut_may_end_anywhere();
     std::puts("ok");
 }

@@ -80,6 +80,33 @@ class AliasingNode(BaseNode):
         return {"seen": self.seen}
 
 
+class Countdown:
+    """An iterable with a state of its own (torchdata's `Stateful`)."""
+
+    def __init__(self) -> None:
+        self.left, self.resumed = 99, None
+
+    def __iter__(self):  # runs with the first item: until then the state is that of before
+        self.left, self.resumed = 3 if self.resumed is None else self.resumed, None
+        while self.left:
+            self.left -= 1
+            yield self.left
+
+    def state_dict(self) -> dict:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.resumed = state["left"]
+
+
+def test_an_iterable_with_a_state_of_its_own_conforms_and_skips_nothing() -> None:
+    check_node(lambda: as_node(Countdown()), expected=[2, 1, 0])
+    node = as_node(Countdown())
+    assert node.get_state()["state"] is None
+    assert next(node) == 2
+    assert node.get_state() == {"node": "StatefulSource(Countdown)", "version": 1, "state": {"left": 2}}
+
+
 def test_foreign_states_are_detached_both_ways() -> None:  # L35, torchdata: states alias live lists
     check_node(lambda: ForeignSource(AliasingNode()), expected=[0, 1, 2])
     node = as_node(AliasingNode())

@@ -1,0 +1,1 @@
+"""Rows from other libraries' pipelines, and batches for other libraries' loops."""
