@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import torch
 import torch.distributed as dist
-from dlrm import DLRM
+from rank_dense import DIM, NUM_SPARSE, DensePart
 from rank_streams import RankStream
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchdata.nodes import BaseNode
@@ -18,7 +20,6 @@ from torchdata.nodes import BaseNode
 import headrace
 from headrace.indexer.exchange.communicator import connect
 
-DIM = 64
 LR = 0.01
 
 
@@ -39,13 +40,10 @@ class Contender(Protocol):
     def payload(self) -> dict[str, int]:
         """Bytes sent to other nodes so far by purpose, as far as the contender counts them."""
 
+    def parts(self) -> dict[str, float]:
+        """Seconds so far of the parts of its steps, as far as it has them apart."""
+
     def close(self) -> None: ...
-
-
-def dense_part(seed: int) -> DLRM:
-    """Bottom 13-64, interaction of 27 vectors, top 64+351-64-1."""
-    torch.manual_seed(seed)
-    return DLRM(13, 26, DIM, bottom=(), top=(64,))
 
 
 def dense_values(stream: RankStream, step: int, rank: int) -> torch.Tensor:
@@ -58,10 +56,10 @@ class DenseAlone:
 
     def __init__(self, job: Job) -> None:
         self._job, self._next = job, 0
-        self._model = torch.nn.parallel.DistributedDataParallel(dense_part(job.settings["seed"]))
+        self._model = torch.nn.parallel.DistributedDataParallel(DensePart(job.settings["seed"]))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
         batch_size = job.stream.labels.shape[2]
-        self._pooled = torch.randn(batch_size, 26 * DIM).mul_(0.01).requires_grad_()
+        self._pooled = torch.randn(batch_size, NUM_SPARSE * DIM).mul_(0.01).requires_grad_()
 
     def step(self) -> None:
         stream, step, rank = self._job.stream, self._next % self._job.stream.steps, self._job.rank
@@ -73,6 +71,9 @@ class DenseAlone:
         self._optimizer.step()
 
     def payload(self) -> dict[str, int]:
+        return {}
+
+    def parts(self) -> dict[str, float]:
         return {}
 
     def close(self) -> None:
@@ -128,17 +129,29 @@ class Headrace:
             timeout=settings["timeout_s"],
         )
         self._stage = headrace.EmbeddingStage(schema, lr=LR, num_threads=1, communicator=self._communicator)
-        self._model = torch.nn.parallel.DistributedDataParallel(dense_part(settings["seed"]))
+        self._model = torch.nn.parallel.DistributedDataParallel(DensePart(settings["seed"]))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
         self._batches: Iterator[headrace.Batch] = iter(self._loader)
+        self._parts = dict.fromkeys(("batch", "rows", "dense", "gradients"), 0.0)
 
     def step(self) -> None:
+        moments = [time.perf_counter()]
         batch = next(self._batches)
+        moments.append(time.perf_counter())
+        pooled = self._stage(batch)
+        moments.append(time.perf_counter())
         self._optimizer.zero_grad()
-        logits = self._model(batch.dense, self._stage(batch))
+        logits = self._model(batch.dense, pooled)
         binary_cross_entropy_with_logits(logits, batch.labels).backward()
         self._optimizer.step()
+        moments.append(time.perf_counter())
         self._stage.step(batch)
+        moments.append(time.perf_counter())
+        for part, (begin, end) in zip(self._parts, pairwise(moments), strict=True):
+            self._parts[part] += end - begin
+
+    def parts(self) -> dict[str, float]:
+        return dict(self._parts)
 
     def payload(self) -> dict[str, int]:
         """By purpose; what stays within the node is left out."""

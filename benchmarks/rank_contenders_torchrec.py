@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from rank_contenders import DIM, LR, Job, dense_part, dense_values
+from rank_contenders import LR, Job, dense_values
+from rank_dense import DIM, DensePart
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -55,7 +56,7 @@ class Model(nn.Module):
             for name, n in zip(_FEATURES, cardinalities, strict=True)
         ]
         self.embeddings = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
-        self.dense = dense_part(seed)
+        self.dense = DensePart(seed)
 
     def forward(self, batch: TorchRecBatch) -> tuple[Tensor, Tensor]:
         pooled = self.embeddings(batch.sparse).values()
@@ -107,6 +108,9 @@ class TorchRec:
 
     def payload(self) -> dict[str, int]:
         """It counts nothing."""
+        return {}
+
+    def parts(self) -> dict[str, float]:
         return {}
 
     def close(self) -> None:

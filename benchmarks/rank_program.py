@@ -1,8 +1,8 @@
 """Run on each rank by `rank_group.py`: makes a contender, then takes orders from standard input, a line of JSON each.
 
 The first line are settings; {"do": "train", "warm": w, "steps": n} makes w + n steps and answers with the moments at
-which the last n ended, the bytes that this node's link sent and received, and the payload that the contender counted
-towards other nodes, by purpose.
+which the last n ended, the bytes that this node's link sent and received, the payload that the contender counted
+towards other nodes, by purpose, and the seconds of the parts of its steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def train(contender: Contender, *, warm: int, steps: int) -> dict[str, Any]:
         contender.step()
     dist.barrier()
     sent, received = interface_bytes()
-    payload, cpu = contender.payload(), _cpu_s()
+    payload, parts, cpu = contender.payload(), contender.parts(), _cpu_s()
     times = [time.monotonic()]  # one clock for all ranks: they are on one machine
     for _ in range(steps):
         contender.step()
@@ -53,6 +53,7 @@ def train(contender: Contender, *, warm: int, steps: int) -> dict[str, Any]:
         "received": now_received - received,
         "payload": {purpose: n - payload.get(purpose, 0) for purpose, n in after.items()},
         "cpu_s": _cpu_s() - cpu,
+        "parts": {part: s - parts[part] for part, s in contender.parts().items()},
     }
 
 

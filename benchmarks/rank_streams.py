@@ -77,5 +77,5 @@ def write_stream(folder: Path, preset: str, *, ranks: int, batch_size: int, step
 
 
 def read_stream(folder: Path) -> RankStream:
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _NAMES}
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in _NAMES}
     return RankStream(**arrays, cardinalities=json.loads((folder / "cardinalities.json").read_text()))

@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 from network_lab import NetworkLab, missing
-from rank_contenders import DIM
+from rank_dense import DIM
 from rank_group import RankGroup
 from rank_streams import read_stream, write_stream
 
@@ -61,6 +61,7 @@ class Turns:
     cpu_s: list[float] = field(default_factory=list)
     interface_bytes: list[float] = field(default_factory=list)
     payload: dict[str, list[float]] = field(default_factory=dict)
+    parts: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, answers: Sequence[dict[str, Any]], per_node: int) -> None:
         """`answers` of all ranks to one order. A step ends when its last rank does; bytes are of a node and step."""
@@ -73,6 +74,9 @@ class Turns:
         for purpose in answers[0]["payload"]:
             total = sum(answer["payload"].get(purpose, 0) for answer in answers)
             self.payload.setdefault(purpose, []).append(total / steps / self.nodes)
+
+        for part in answers[0]["parts"]:
+            self.parts.setdefault(part, []).append(median(answer["parts"][part] for answer in answers) / steps)
 
     def payload_bytes(self) -> dict[str, float]:
         return {purpose: float(np.mean(n)) for purpose, n in self.payload.items() if any(n)}
@@ -161,6 +165,7 @@ def report(
             "dense_ms": dense_s * 1e3,
             **{key: {name: line[key] for name, line in lines.items()} for key in lines[DENSE]},
             "payload_bytes_by_purpose": {name: of_rate[name].payload_bytes() for name in ours},
+            "parts_ms": {name: {p: median(s) * 1e3 for p, s in of_rate[name].parts.items()} for name in ours},
             "payload_over_unique_rows": {
                 name: line["payload_bytes_per_step"] / own_bytes[topology.per_node if "two_level" in name else 1]
                 for name, line in ours.items()
