@@ -18,7 +18,7 @@ DEMO_EVAL_ROWS ?= 50000
 REFERENCE ?= --reference
 OPTIONS ?=
 
-.PHONY: demo test test-long test-ranks lint format clean bench-peers
+.PHONY: demo test test-long test-ranks lint format clean bench-peers bench-ranks
 
 demo: $(VENV)/.built
 ifeq ($(DATA),)
@@ -74,6 +74,9 @@ PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --qu
 bench-peers: $(PEERS)/.built
 	$(PEERS)/bin/python -m pytest tests/ingest/adapters/test_torchrec.py
 	$(PEERS)/bin/python benchmarks/peers_index.py $(OPTIONS)
+
+bench-ranks: $(PEERS)/.built
+	PYTHONPATH=examples $(PEERS)/bin/python benchmarks/ranks.py $(OPTIONS)
 
 $(PEERS)/.packages: constraints.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -81,30 +81,33 @@ class DenseAlone:
 
 
 class StreamBlocks(BaseNode[headrace.RowBlock]):  # type: ignore[misc]
-    """A rank's batches of a stream as row blocks, over and over."""
+    """A rank's batches of a stream as row blocks in memory, over and over."""
 
     def __init__(self, job: Job, schema: headrace.Schema) -> None:
         super().__init__()
-        self._job, self._schema, self._step = job, schema, 0
+        self._blocks = [_block(job.stream, step, job.rank, schema) for step in range(job.stream.steps)]
+        self._step = 0
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
         self._step = 0 if initial_state is None else int(initial_state["step"])
 
     def next(self) -> headrace.RowBlock:
-        stream, rank, at = self._job.stream, self._job.rank, self._step % self._job.stream.steps
         self._step += 1
-        fields = self._schema.arrow_schema(labels=True)
-        columns = [pa.array(stream.labels[at, rank])]
-        columns += [pa.array(column) for column in stream.dense[at, rank]]
-        pairs = zip(stream.ids[at, rank], stream.valid[at, rank], strict=True)
-        columns += [pa.array(np.asarray(ids), mask=None if valid.all() else ~valid) for ids, valid in pairs]
-        data = pa.RecordBatch.from_arrays(columns, schema=fields)
-        rows = headrace.SourceRange(0, at * data.num_rows, data.num_rows)
-        return headrace.RowBlock(data, headrace.Source((f"rank {rank}",), (rows,)))
+        return self._blocks[(self._step - 1) % len(self._blocks)]
 
     def get_state(self) -> dict[str, Any]:
         return {"step": self._step}
+
+
+def _block(stream: RankStream, step: int, rank: int, schema: headrace.Schema) -> headrace.RowBlock:
+    columns = [pa.array(stream.labels[step, rank])]
+    columns += [pa.array(column) for column in stream.dense[step, rank]]
+    pairs = zip(stream.ids[step, rank], stream.valid[step, rank], strict=True)
+    columns += [pa.array(ids, mask=None if valid.all() else ~valid) for ids, valid in pairs]
+    data = pa.RecordBatch.from_arrays(columns, schema=schema.arrow_schema(labels=True))
+    rows = headrace.SourceRange(0, step * data.num_rows, data.num_rows)
+    return headrace.RowBlock(data, headrace.Source((f"rank {rank}",), (rows,)))
 
 
 class Headrace:
@@ -122,7 +125,6 @@ class Headrace:
             communicator=self._communicator,
             shard=False,
             window=settings["window"],
-            capacity=1 << 20,
             hot_rows=settings["hot_rows"],
             hot_every=settings["hot_every"],
             node_size=job.node_size if settings["levels"] == 2 else 1,
@@ -141,8 +143,8 @@ class Headrace:
         pooled = self._stage(batch)
         moments.append(time.perf_counter())
         self._optimizer.zero_grad()
-        logits = self._model(batch.dense, pooled)
-        binary_cross_entropy_with_logits(logits, batch.labels).backward()
+        assert batch.labels is not None
+        binary_cross_entropy_with_logits(self._model(batch.dense, pooled), batch.labels).backward()
         self._optimizer.step()
         moments.append(time.perf_counter())
         self._stage.step(batch)

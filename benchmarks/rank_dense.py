@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from dlrm import mlp
 from torch import Tensor, nn
+
+from dlrm import mlp
 
 DIM = 64
 NUM_SPARSE = 26

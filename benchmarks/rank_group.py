@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -35,7 +36,7 @@ class RankGroup:
         self.contender, self.timeout_s = contender, timeout_s
         self.world_size = lab.nodes * per_node
         self._replies: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
-        self._logs = [tempfile.TemporaryFile() for _ in range(self.world_size)]
+        self._logs = [tempfile.TemporaryFile() for _ in range(self.world_size)]  # noqa: SIM115 - closed with this object
         self._processes: list[subprocess.Popen[bytes]] = []
         folders = [str(_ROOT / name) for name in ("src", "examples", "benchmarks")]
         for rank in range(self.world_size):
@@ -70,10 +71,8 @@ class RankGroup:
         deadline = time.monotonic() + _ENDS_WITHIN_S
         for process in self._processes:
             if process.stdin is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
-                except BrokenPipeError:
-                    pass
         for process in self._processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -82,6 +81,7 @@ class RankGroup:
                 process.wait()
 
     def kill(self) -> None:
+        """End the ranks at once; again: nothing."""
         for process in self._processes:
             process.kill()
             process.wait()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from network_lab import interface_bytes
-from rank_contenders import Contender, Job
+from rank_contenders import Contender, DenseAlone, Headrace, Job
 from rank_streams import read_stream
 
 
@@ -28,9 +28,11 @@ def make(name: str, job: Job) -> Contender:
         from rank_contenders_torchrec import TorchRec
 
         return TorchRec(job, sharding=name.removeprefix("torchrec_"))
-    from rank_contenders import DenseAlone, Headrace
-
-    return DenseAlone(job) if name == "dense" else Headrace(job)
+    if name.startswith("headrace"):
+        return Headrace(job)
+    if name != "dense":
+        raise ValueError(f"there is no contender {name!r}")
+    return DenseAlone(job)
 
 
 def train(contender: Contender, *, warm: int, steps: int) -> dict[str, Any]:

@@ -214,7 +214,17 @@ def _against(ours: dict[str, dict[str, float]], peers: dict[str, dict[str, float
 
 def table(results: dict[str, Any]) -> str:
     """The figures of all topologies and rates as a Markdown table."""
-    head = ("topology", "link", "contender", "samples/s", "step ms", "sparse ms", "payload MB", "interface MB", "CPU ms")
+    head = (
+        "topology",
+        "link",
+        "contender",
+        "samples/s",
+        "step ms",
+        "sparse ms",
+        "payload MB",
+        "interface MB",
+        "CPU ms",
+    )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for topology, of_topology in results.items():
         for rate, figures in of_topology.items():
@@ -250,7 +260,9 @@ def table(results: dict[str, Any]) -> str:
 @click.option("--peer-rounds", type=int, default=1, show_default=True)
 @click.option("--timeout-s", type=float, default=120.0, show_default=True, help="Of each wait for a rank.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_path", default="-", show_default=True, help="Where the report goes; - is standard output.")
+@click.option(
+    "--json", "json_path", default="-", show_default=True, help="Where the report goes; - is standard output."
+)
 def main(json_path: str, **options: Any) -> None:
     """Print a JSON report and a table."""
     why = missing()
@@ -271,9 +283,7 @@ def main(json_path: str, **options: Any) -> None:
             timeout_s = options["timeout_s"]
             turns = measure(topology, rates, names, folder, settings=settings, plan=plan, timeout_s=timeout_s)
         away = 1 - 1 / topology.nodes  # share of the rows whose owner is on another node
-        own = {
-            n: stream.unique_rows(n) * topology.per_node / n * away * DIM * 4 * 2 for n in {1, topology.per_node}
-        }
+        own = {n: stream.unique_rows(n) * topology.per_node / n * away * DIM * 4 * 2 for n in {1, topology.per_node}}
         results[str(topology)] = report(topology, turns, options["batch_size"], own)
     full = {"options": options, "cores": len(os.sched_getaffinity(0)), **results}
     text = json.dumps(full, indent=2)

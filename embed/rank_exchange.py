@@ -201,7 +201,7 @@ class RankExchange:
             self.hot.check(step)
 
     def settle(self) -> None:
-        """Make the updates of the last step that were put off. Every rank has sent what this one waits for."""
+        """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""
         self._send_deferred()
         deferred, self._deferred = self._deferred, []
         for g, one, rule in deferred:
@@ -209,7 +209,8 @@ class RankExchange:
             self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
 
     def _send_deferred(self) -> None:
-        """Begin to send the gradients that were put off, behind the late rows of the next step, which are waited for."""
+        """Begin to send the gradients that were put off: behind the late rows of the next step, which are waited for,
+        since what is sent to a rank travels in order."""
         unsent, self._unsent = self._unsent, []
         for g, group, ordered, part, step, rule in unsent:
             coming = self._post_gradients(self._channel("deferred", step), group, ordered, part, step)
