@@ -18,7 +18,7 @@ DEMO_EVAL_ROWS ?= 50000
 REFERENCE ?= --reference
 OPTIONS ?=
 
-.PHONY: demo test test-long test-ranks lint format clean bench-peers gpu-check gpu-wheels
+.PHONY: demo test test-long test-ranks lint format clean bench-peers bench-ranks gpu-check gpu-wheels
 
 demo: $(VENV)/.built
 ifeq ($(DATA),)
@@ -76,6 +76,9 @@ PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --qu
 bench-peers: $(PEERS)/.built
 	$(PEERS)/bin/python -m pytest tests/ingest/adapters/test_torchrec.py
 	$(PEERS)/bin/python benchmarks/peers_index.py $(OPTIONS)
+
+bench-ranks: $(PEERS)/.built
+	PYTHONPATH=examples $(PEERS)/bin/python benchmarks/ranks.py $(OPTIONS)
 
 $(PEERS)/.packages: constraints.txt
 	$(PYTHON) -m venv $(PEERS)

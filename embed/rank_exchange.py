@@ -67,6 +67,7 @@ class RankExchange:
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
         self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
+        self._unsent: list[tuple[int, RankGroup, F32, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
 
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
@@ -83,6 +84,7 @@ class RankExchange:
         came_early = ahead is not None and ahead[0] is now
         inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
         posted = self._send_owned(now, inbox, plan, early=False)
+        self._send_deferred()
         if came_early and ahead is not None:
             posted += ahead[1]
         else:
@@ -190,8 +192,7 @@ class RankExchange:
             now.append(self._post_gradients(self._channel("gradients", step), group, mine, urgent, step))
             if urgent is not None:
                 rest = UrgentRows(~urgent.sent, ~urgent.owned)
-                later = self._post_gradients(self._channel("deferred", step), group, mine, rest, step)
-                self._deferred.append((g, later, rules[g]))
+                self._unsent.append((g, group, mine, rest, step, rules[g]))
         self.hot.apply(step, grads, rules)
         for g, (one, rule) in enumerate(zip(now, rules, strict=True)):
             rows, total = one.total(self._threads)
@@ -201,11 +202,20 @@ class RankExchange:
             self.hot.check(step)
 
     def settle(self) -> None:
-        """Make the updates of the last step that were put off. Every rank has sent what this one waits for."""
+        """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""
+        self._send_deferred()
         deferred, self._deferred = self._deferred, []
         for g, one, rule in deferred:
             rows, total = one.total(self._threads)
             self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
+
+    def _send_deferred(self) -> None:
+        """Begin to send the gradients that were put off: behind the late rows of the next step, which are waited for,
+        since what is sent to a rank travels in order."""
+        unsent, self._unsent = self._unsent, []
+        for g, group, ordered, part, step, rule in unsent:
+            coming = self._post_gradients(self._channel("deferred", step), group, ordered, part, step)
+            self._deferred.append((g, coming, rule))
 
     def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, share: np.float32) -> F32:
         """Gradients owner after owner, times this rank's share of the global batch."""
