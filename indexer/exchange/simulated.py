@@ -20,6 +20,8 @@ from headrace.indexer.exchange.transport import U8, Lane, Waiting
 
 T = TypeVar("T")
 
+ENDING_S = 60.0  # for all ranks to end beyond the waits of two of them
+
 
 def run_ranks(
     size: int, function: Callable[[Communicator], T], *, seed: int | None = None, timeout_s: float = 300.0
@@ -45,8 +47,9 @@ def run_ranks(
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + 2 * timeout_s + ENDING_S
     for thread in threads:
-        thread.join(2 * timeout_s)
+        thread.join(max(0.0, deadline - time.monotonic()))
     if errors:
         raise min(errors, key=lambda pair: pair[0])[1]
     if any(thread.is_alive() for thread in threads):
