@@ -69,6 +69,8 @@ class _MpiLane:
         self._comm, self._tag = comm, tag
         self._closed = threading.Event()
         self._under_way: list[Any] = []  # with their buffers, which MPI may fill after a run was broken off
+        # MPI forbids two threads to test one request: who waits, and who looks whether a closed lane is over.
+        self._testing = threading.Lock()
 
     def send(self, data: U8, to: int) -> Any:
         return self._begun(self._comm.Isend(data, to, self._tag))
@@ -77,18 +79,23 @@ class _MpiLane:
         return self._begun(self._comm.Irecv(buffer, sender, self._tag))
 
     def _begun(self, request: Any) -> Any:
-        self._under_way.append(request)
+        with self._testing:
+            self._under_way.append(request)
         return request
+
+    def _done(self, request: Any) -> bool:
+        with self._testing:
+            return bool(request.Test())
 
     @property
     def is_over(self) -> bool:
-        """Whether it is closed and nothing is under way; nobody waits in a closed lane any more."""
-        return self._closed.is_set() and all(request.Test() for request in self._under_way)
+        """Whether it is closed and nothing is under way."""
+        return self._closed.is_set() and all(self._done(request) for request in list(self._under_way))
 
     def wait(self, waiting: Waiting, timeout_s: float) -> list[int]:
         deadline, polls = time.monotonic() + timeout_s, 0
         left = list(waiting)
-        while left := [(peer, request) for peer, request in left if not request.Test()]:
+        while left := [(peer, request) for peer, request in left if not self._done(request)]:
             if self._closed.is_set():
                 raise ExchangeClosedError("this rank closes")
             if time.monotonic() > deadline:
@@ -96,7 +103,8 @@ class _MpiLane:
             polls += 1
             time.sleep(0.0 if polls < _EAGER_POLLS else 1e-4)
         done = {id(request) for _, request in waiting}
-        self._under_way = [request for request in self._under_way if id(request) not in done]
+        with self._testing:
+            self._under_way = [request for request in self._under_way if id(request) not in done]
         return []
 
     def interrupt(self) -> None:
