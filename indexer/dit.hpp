@@ -84,7 +84,7 @@ class Dit {
             const RangeLock lock = lock_lane(lane);
             ProbeCounts counts;
             const auto write = [&](const Flight& flight, std::size_t i, std::uint64_t at) {
-                flight.locations[flight.positions[i]] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                *flight.locations[i] = at == kAbsent ? kAbsent : rank_bits_ | at;
             };
             const auto compared = [&](const Flight& flight, std::size_t i, const Entry& entry, bool found) {
                 if (found) write(flight, i, shards_[flight.shards[i]].committed(entry));
@@ -111,7 +111,7 @@ class Dit {
             const auto none = [](const Flight&, std::size_t, const Entry&, bool) { return false; };
             fly(batch, lane, counts, none, [&](const Flight& flight, std::size_t i, auto&) {
                 const std::uint64_t at = shards_[flight.shards[i]].remove_committed(flight.probe(i));
-                flight.locations[flight.positions[i]] = at == kAbsent ? kAbsent : rank_bits_ | at;
+                *flight.locations[i] = at == kAbsent ? kAbsent : rank_bits_ | at;
                 if (at != kAbsent) counts_.forget(at);
                 return false;
             });
@@ -374,16 +374,16 @@ class Dit {
         std::size_t new_rows = 0;
         const std::uint64_t rank_bits = rank_bits_;
         const auto compared = [rank_bits](const Flight& flight, std::size_t i, const Entry& entry, bool found) {
-            flight.locations[flight.positions[i]] = rank_bits | entry.place();
+            *flight.locations[i] = rank_bits | entry.place();
             return found;
         };
         fly(batch, lane, counts, compared, [&](const Flight& flight, std::size_t i, auto&) {
             Shard& shard = shards_[flight.shards[i]];
             const std::uint64_t growths = shard.growths();
             bool is_new;
-            const std::uint64_t at = shard.find_or_add(flight.probe(i), flight.keys.group, ticket, counts, is_new);
-            flight.locations[flight.positions[i]] = rank_bits | at;
-            flight.is_new[flight.positions[i]] = is_new;
+            const std::uint64_t at = shard.find_or_add(flight.probe(i), flight.groups[i], ticket, counts, is_new);
+            *flight.locations[i] = rank_bits | at;
+            *flight.is_new[i] = is_new;
             new_rows += is_new;
             return shard.growths() != growths;
         });
