@@ -50,13 +50,13 @@ def test_hot_rows_two_levels_and_an_epoch_that_is_broken_off(data, launch, tmp_p
 
 
 @pytest.mark.parametrize("launch", [mpirun, torchrun])
-def test_a_killed_rank_ends_the_others_with_its_name(data, launch):
+def test_a_killed_rank_ends_the_others_with_its_name(data, launch, tmp_path):
     options = {"options": ("-disable-auto-cleanup",)} if launch is mpirun else {}
     started = time.monotonic()
-    done = launch(3, PROGRAM, "kill", str(data), **options)
+    done = launch(3, PROGRAM, "kill", str(data), str(tmp_path), **options)
     assert done.returncode != 0
     assert time.monotonic() - started < 90
-    said = done.stdout + done.stderr
+    said = done.stdout + done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.txt"))
     if launch is mpirun:  # the launcher, told not to clean up, leaves it to the ranks
         assert "of rank 1" in said or "lost rank 1" in said, said
     else:  # torchrun ends all when it notices; it names the rank, too

@@ -1,5 +1,5 @@
 """Run by mpirun or torchrun: `train DATA OUT BATCH` (`levels` alike: hot rows, two levels, an epoch broken off), a run
-whose parameters each rank writes to OUT/rank.npz; `kill DATA`: rank 1 is killed in the middle."""
+whose parameters each rank writes to OUT/rank.npz; `kill DATA OUT`: rank 1 is killed in the middle."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ if __name__ == "__main__":
         if what == "kill":
             stop = {"transform": die_at(2)} if ranks.rank == 1 else {}
             source = headrace.CriteoFiles(data, headrace.criteo_schema(dim=4), block_bytes=4096)
-            train(source, ranks, batch_size=8, steps=1000, **stop)
+            try:
+                train(source, ranks, batch_size=8, steps=1000, **stop)
+            except BaseException as error:  # also to a file: a launcher may drop what it has not read of a rank
+                Path(rest[0], f"{ranks.rank}.txt").write_text(str(error))
+                raise
         else:
             options = {} if what == "train" else LEVELS
             write(Path(rest[0]) / f"{ranks.rank}.npz", train(data, ranks, batch_size=int(rest[1]), **options))
