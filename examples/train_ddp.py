@@ -9,6 +9,7 @@ one owner among the ranks, and travels by the loader's plan.
 from __future__ import annotations
 
 import argparse
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +62,7 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # torchrun says which rank of how many this is
     try:
         with headrace.connect("gloo", timeout_s=60) as ranks:
-            print(train(options, ranks))
+            sys.stdout.write(f"{train(options, ranks)}\n")  # one write: ranks share the stream, lines must stay whole
     finally:
         dist.destroy_process_group()
 
