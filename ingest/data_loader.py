@@ -34,8 +34,8 @@ from headrace.ingest.nodes.batch_share import BatchShare
 from headrace.ingest.nodes.index import Index, index_tables
 from headrace.ingest.nodes.index_ranks import IndexRanks, Uneven
 from headrace.ingest.nodes.map_rows import Map
-from headrace.ingest.nodes.plan_window import PlanWindow
-from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
+from headrace.ingest.nodes.plan_window import PlanSteps
+from headrace.ingest.nodes.prefetch_batches import PrefetchBatches
 from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
 from headrace.ingest.nodes.to_batch import ToBatch
@@ -154,7 +154,7 @@ class DataLoader:
         self._transformed = transform is not None
         self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
-        self._plan: PlanWindow | None = None
+        self._plan: PlanSteps | None = None
 
         rows = self._rows(dataset, bad_records)
         if transform is not None:
@@ -183,7 +183,7 @@ class DataLoader:
                     facts=facts,
                 )
                 hot_rows = 0
-            self._plan = PlanWindow(
+            self._plan = PlanSteps(
                 Prefetch(indexed),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
@@ -192,8 +192,13 @@ class DataLoader:
                 verify=verify_plan,
                 idle_s=idle_s,
             )
-            prefetch = PrefetchPinned if pin_memory else Prefetch
-            self._root = prefetch(self._plan, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
+            self._root = PrefetchBatches(
+                self._plan,
+                num_workers=min(2, max(1, self.num_workers)),
+                prefetch_factor=prefetch_factor,
+                pin_memory=pin_memory,
+                timeout_s=timeout_s,
+            )
         else:  # looked up when it is handed out: what is read ahead would not see the steps in between
             ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
             looked_up: Index | IndexRanks = Index(ahead, schema, self.index, insert=False)
