@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -167,7 +168,7 @@ class DataLoader:
         if train:
             if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
                 idle_s = GROWING_IDLE_S
-            indexed: Index | IndexRanks = Index(batches, schema, self.index)
+            indexed: Index | IndexRanks = Index(batches, schema, self.index, num_workers=min(1, self.num_workers))
             if communicator is not None:
                 facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
                 indexed = IndexRanks(
@@ -228,7 +229,8 @@ class DataLoader:
 
     def _make_index(self, communicator: Communicator | None) -> DIT:
         rank = 0 if communicator is None else communicator.rank
-        return DIT(index_tables(self.schema), num_threads=max(1, self.num_workers), owner_rank=rank)
+        beside = _cores() - 1  # decoding and planning go on while the index works
+        return DIT(index_tables(self.schema), num_threads=max(1, min(self.num_workers, beside)), owner_rank=rank)
 
     def _facts(self, *, shard: bool, **facts: object) -> dict[str, object]:
         """What must be alike on all ranks; the files and sizes of batches where all ranks read the same rows."""
@@ -456,6 +458,11 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _batches(
