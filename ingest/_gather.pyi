@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.ingest.array_pool import ArrayPool
+
 class Gatherer:
     def __init__(self, columns: Sequence[tuple[int, bool, float]]) -> None:
         """For each column its role (0 label, 1 dense int64, 2 dense float32, 3 ids of 32 bits, 4 ids of 64 bits),
         whether it goes through ``log1p(max(x, 0))``, and what stands for a null."""
 
     def gather(
-        self, arrays: list[Any], rows: int
+        self, arrays: list[Any], rows: int, pool: ArrayPool
     ) -> tuple[
         npt.NDArray[np.float32],
         npt.NDArray[np.float32],
@@ -26,5 +28,5 @@ class Gatherer:
         [features], whether a label is missing or a float is not finite); the GIL is released meanwhile.
 
         `arrays`: "arrow_array" capsules of record batches of just these columns, `rows` rows together. Features are in
-        the order of the columns. The value under a null id is arbitrary.
+        the order of the columns. Ids and flags are memory of `pool`. The value under a null id is arbitrary.
         """

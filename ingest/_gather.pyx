@@ -62,7 +62,7 @@ cdef class Gatherer:
                 raise ValueError(f"role {role} is unknown")
             self.tasks.push_back(task)
 
-    def gather(self, list arrays not None, int64_t rows):
+    def gather(self, list arrays not None, int64_t rows, pool not None):
         cdef vector[const ArrowArray*] parts
         cdef const ArrowArray* part
         cdef int64_t total = 0
@@ -78,9 +78,11 @@ cdef class Gatherer:
         features = self.n_ids32 + self.n_ids64
         labels = np.empty((rows, self.n_labels), np.float32)
         dense = np.empty((rows, self.n_dense), np.float32)
-        ids32 = np.empty((self.n_ids32, rows), np.uint32)
-        ids64 = np.empty((self.n_ids64, rows), np.uint64)
-        missing = np.empty((features, rows), np.bool_)
+        ids32, ids64, missing = pool.take_arrays(
+            [(np.uint32, self.n_ids32 * rows), (np.uint64, self.n_ids64 * rows), (np.bool_, features * rows)]
+        )
+        ids32, ids64 = ids32.reshape(self.n_ids32, rows), ids64.reshape(self.n_ids64, rows)
+        missing = missing.reshape(features, rows)
         nulls = np.zeros(features, np.int64)
         cdef Target target
         cdef float[:, ::1] labels_view = labels

@@ -13,9 +13,10 @@ import torch
 from headrace.formats.rows import Source
 from headrace.formats.schema import Schema
 from headrace.indexer.indexed import IndexedGroup
+from headrace.ingest._transpose import fill_one_hot, transpose_impl
+from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.step_plan import FetchKeys, StepPlan
-from headrace.ingest.transpose import transpose_query_ids
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -67,12 +68,13 @@ class IndexedRows:
             missing=indexed.missing[unique],
         )
 
-    def to_batch(self, plan: StepPlan | None, following: object = None) -> Batch:
+    def to_batch(self, plan: StepPlan | None, following: object = None, pool: ArrayPool | None = None) -> Batch:
         """The batch as the trainer receives it: final dtypes, offsets, transpose, slots of the plan.
 
-        `following` is the next batch, where it is known; one process needs nothing of it.
+        `following` is the next batch, where it is known; one process needs nothing of it. `pool` gives the memory.
         """
-        groups = tuple(self._group(g, plan) for g in range(len(self.groups)))
+        pool = ArrayPool(max_blocks=0) if pool is None else pool
+        groups = tuple(self._group(g, plan, pool) for g in range(len(self.groups)))
         return Batch(
             dense=torch.from_numpy(self.dense),
             labels=None if self.labels is None else torch.from_numpy(self.labels),
@@ -84,17 +86,23 @@ class IndexedRows:
             ticket=self.ticket,
         )
 
-    def _group(self, ordinal: int, plan: StepPlan | None) -> BatchGroup:
+    def _group(self, ordinal: int, plan: StepPlan | None, pool: ArrayPool) -> BatchGroup:
         indexed = self.groups[ordinal]
         features = self.schema.groups[ordinal].features
+        nnz, bags = len(indexed.query_ids), len(features) * self.num_rows
+        query_ids, positions, position_offsets, offsets, ones = pool.take_arrays(
+            [(np.int64, nnz), (np.int64, nnz), (np.int64, indexed.num_unique + 1), (np.int64, bags + 1),
+             (np.int32, bags if self.lengths[ordinal] is None else 0)]
+        )  # fmt: skip
         lengths = self.lengths[ordinal]
         if lengths is None:
-            lengths = np.ones(len(features) * self.num_rows, np.int32)
-            offsets = np.arange(len(lengths) + 1, dtype=np.int64)
+            lengths = ones
+            fill_one_hot(lengths, offsets)
         else:
-            offsets = np.zeros(len(lengths) + 1, np.int64)
+            offsets[0] = 0
             np.cumsum(lengths, out=offsets[1:])
-        query_ids, positions, position_offsets = transpose_query_ids(indexed.query_ids, indexed.num_unique)
+        compact = np.ascontiguousarray(indexed.query_ids, np.uint32)
+        transpose_impl(compact, indexed.num_unique, query_ids, positions, position_offsets)
         slots = np.full(indexed.num_unique, -1, np.int64) if plan is None else plan.groups[ordinal].slots
         return BatchGroup(
             features=features,

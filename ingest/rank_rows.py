@@ -10,6 +10,7 @@ import torch
 
 from headrace.formats.rows import Source
 from headrace.indexer.indexed import IndexedGroup
+from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.batch import Batch
 from headrace.ingest.indexed_rows import I64, IndexedRows
 from headrace.ingest.rank_step import RankStep, RankSteps
@@ -50,9 +51,9 @@ class RankRows:
         keys = self.step.owning[group].owned.keys
         return FetchKeys(ids=keys.ids[unique], tables=keys.tables[unique], missing=keys.missing[unique])
 
-    def to_batch(self, plan: StepPlan | None, following: object = None) -> Batch:
+    def to_batch(self, plan: StepPlan | None, following: object = None, pool: ArrayPool | None = None) -> Batch:
         """The batch as the trainer receives it; slots are places in the inbox."""
-        batch = self.rows.to_batch(None)
+        batch = self.rows.to_batch(None, pool=pool)
         pairs = zip(batch.groups, self.step.groups, strict=True)
         groups = tuple(replace(group, slots=torch.from_numpy(own.slots)) for group, own in pairs)
         ranks = RankSteps(self.step, following.step if isinstance(following, RankRows) else None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.ingest._gather import Gatherer
+from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.columns import F32, Ragged, dense_matrix, label_matrix, with_policy
 from headrace.ingest.features import feature_column
 
@@ -35,6 +36,7 @@ class RowConverter:
         self._arrow_schema = schema.arrow_schema(labels=bool(schema.labels))
         self._tables = {t.name: i for i, t in enumerate(schema.tables)}
         self._gatherer = Gatherer(_roles(schema)) if _is_plain(schema) else None
+        self._pool = ArrayPool()  # of the ids, which the index has done with a moment later
 
     def convert(self, block: RowBlock) -> RowArrays:
         parts = block.parts
@@ -50,7 +52,7 @@ class RowConverter:
     def _natively(self, block: RowBlock, gatherer: Gatherer) -> RowArrays | None:
         """None for rows that are refused: the other way says why."""
         exported = [part.__arrow_c_array__()[1] for part in block.parts]
-        labels, dense, ids32, ids64, missing, nulls, refused = gatherer.gather(exported, block.num_rows)
+        labels, dense, ids32, ids64, missing, nulls, refused = gatherer.gather(exported, block.num_rows, self._pool)
         if refused:
             return None
         narrow, wide = iter(ids32), iter(ids64)

@@ -21,7 +21,10 @@ def transpose_query_ids(query_ids: npt.NDArray[np.uint32], num_unique: int) -> t
     """
     if num_unique < 0:
         raise ValueError(f"num_unique={num_unique} is negative")
-    return transpose_impl(np.ascontiguousarray(query_ids, np.uint32), num_unique)
+    nnz = len(query_ids)
+    wide, positions, offsets = np.empty(nnz, np.int64), np.empty(nnz, np.int64), np.empty(num_unique + 1, np.int64)
+    transpose_impl(np.ascontiguousarray(query_ids, np.uint32), num_unique, wide, positions, offsets)
+    return wide, positions, offsets
 
 
 def transpose_query_ids_py(query_ids: npt.NDArray[np.uint32], num_unique: int) -> tuple[I64, I64, I64]:

@@ -15,6 +15,7 @@ from torchdata.nodes import BaseNode
 
 from headrace.formats.schema import Schema
 from headrace.indexer.hotset import choose_hot
+from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.checks import check_int, check_timeout_s
 from headrace.ingest.engine.errors import add_context
@@ -61,9 +62,9 @@ class PlannedRows:
     def nbytes(self) -> int:
         return self.rows.nbytes
 
-    def to_batch(self) -> Batch:
-        """As the trainer receives it; by any thread."""
-        return self.rows.to_batch(self.plan, self.following)
+    def to_batch(self, pool: ArrayPool | None = None) -> Batch:
+        """As the trainer receives it, in memory of `pool`; by any thread."""
+        return self.rows.to_batch(self.plan, self.following, pool)
 
 
 class PlanWindow(Node[Batch]):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 
+from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.buffered import BufferedMap
 from headrace.ingest.engine.checks import check_int
@@ -38,16 +40,18 @@ class PrefetchBatches(BufferedMap[Batch]):
         if pin_memory and not can_pin:
             warnings.warn("pin_memory=True has no effect: no accelerator was found", RuntimeWarning, stacklevel=3)
         finish = _finished_and_pinned if can_pin else _finished
-        super().__init__(source, finish, num_workers=workers, capacity=capacity, timeout_s=timeout_s)
+        # As many blocks as batches are there at once when the trainer holds two.
+        pool = ArrayPool(max_blocks=capacity + 2)
+        super().__init__(source, partial(finish, pool), num_workers=workers, capacity=capacity, timeout_s=timeout_s)
 
     @property
     def name(self) -> str:
         return str(Prefetch.__name__)
 
 
-def _finished(planned: PlannedRows) -> Batch:
-    return planned.to_batch()
+def _finished(pool: ArrayPool, planned: PlannedRows) -> Batch:
+    return planned.to_batch(pool)
 
 
-def _finished_and_pinned(planned: PlannedRows) -> Batch:
-    return planned.to_batch().pin_memory()
+def _finished_and_pinned(pool: ArrayPool, planned: PlannedRows) -> Batch:
+    return planned.to_batch(pool).pin_memory()
