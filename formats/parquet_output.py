@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,14 @@ from headrace.formats.hashed_stream import HashedStream
 from headrace.formats.manifest import ManifestFile
 
 COMPRESSIONS = ("zstd", "snappy", "none")
+
+_LIMITS_ROWS = "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters
+
+
+def _pages(row_group_rows: int) -> dict[str, Any]:
+    """Options that let a page end at 1 MiB, not at the 20,000 rows where newer Arrow ends it: to set a reader up for a
+    page costs it a tenth of its time then."""
+    return {"max_rows_per_page": row_group_rows} if _LIMITS_ROWS else {}
 
 
 class ParquetOutput:
@@ -32,7 +42,11 @@ class ParquetOutput:
         self._file = AtomicFile(target)
         self._stream = HashedStream(self._file)
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._stream, mode="w"), schema, compression=compression, write_page_checksum=True
+            pa.PythonFile(self._stream, mode="w"),
+            schema,
+            compression=compression,
+            write_page_checksum=True,
+            **_pages(row_group_rows),
         )
 
     def append(self, batch: pa.RecordBatch) -> None:
