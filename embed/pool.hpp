@@ -16,7 +16,6 @@ constexpr int64_t kLine = 16;              // floats of a cache line
 constexpr int64_t kLargestLocal = 128;     // floats of a sum that is built beside the output, or of a part of one
 constexpr int64_t kTile = 64;              // output rows that stay in cache over the features
 constexpr int64_t kFeatureTile = 512;      // output rows of one feature that are one thread's
-constexpr int64_t kManyIds = 3;            // ids a bag from which on features are pooled one by one
 constexpr int64_t kAheadIds = 16;          // ids looked ahead by the software prefetch
 constexpr int64_t kStreamBytes = 1 << 21;  // an output larger than this is written past the cache
 
@@ -147,8 +146,7 @@ inline void copy_features(const Bags& bags, const float* const* rows, int64_t di
 inline void pool_forward(const Bags& bags, const float* const* rows, int64_t dim, float* out, int64_t stride,
                          bool one_hot, const Workers& workers) {
     const bool stream = can_stream(bags, dim, out, stride);
-    const int64_t bag_count = bags.rows * bags.features, ids = bags.offsets[bag_count];
-    const bool by_feature = ids >= kManyIds * bag_count;
+    const bool by_feature = has_many_ids(bags);
     const int64_t tile_rows = by_feature ? kFeatureTile : kTile;
     const int64_t tiles = (bags.rows + tile_rows - 1) / tile_rows;
     workers.run(by_feature ? tiles * bags.features : tiles, 1, [&](int64_t begin, int64_t end) {
