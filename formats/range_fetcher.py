@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Protocol
 
 from headrace.formats.checks import check_integer
@@ -83,12 +84,17 @@ class Handle(Protocol):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether another attempt may succeed: not when the file is not there, or may not be read."""
+    """Whether another attempt may succeed: not when the file is not there, or may not be read.
+
+    Libraries wrap what a connection raises in errors of their own: of these the cause tells (L107).
+    """
     if isinstance(error, (FileNotFoundError, PermissionError, CorruptShardError, NotImplementedError)):
         return False
     if any(word in str(error) for word in ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "NO_SUCH_BUCKET", "NO_SUCH_KEY")):
         return False
-    return isinstance(error, OSError)
+    if isinstance(error, (OSError, HTTPException)):
+        return True
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 class _Range:

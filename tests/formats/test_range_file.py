@@ -8,6 +8,7 @@ import pickle
 import random
 import threading
 import time
+from http.client import IncompleteRead
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -323,6 +324,11 @@ def test_what_is_not_tried_again() -> None:
     for error in (OSError("reset"), TimeoutError("slow"), ConnectionResetError("reset")):
         assert is_passing(error)
     assert not is_passing(ValueError("a bug"))
+    assert is_passing(IncompleteRead(b"12", 5))  # L107: content-length shortfall
+    for cause, passing in ((ConnectionResetError("reset"), True), (FileNotFoundError("x"), False), (None, False)):
+        error = RuntimeError("of a library")
+        error.__cause__ = cause
+        assert is_passing(error) is passing
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,8 @@ def serve(connection):
         if request.startswith(b"HEAD"):
             connection.sendall(f"HTTP/1.1 200 OK\\r\\nContent-Length: 9999\\r\\n{DATE}\\r\\n\\r\\n".encode())
             continue
-        connection.sendall(b"HTTP/1.1 206 Partial\\r\\nContent-Length: 9999\\r\\nContent-Range: bytes 0-9998/9999\\r\\n")
-        connection.sendall(b"\\r\\n")
+        connection.sendall(b"HTTP/1.1 206 Partial\\r\\nContent-Length: 9999\\r\\n")
+        connection.sendall(b"Content-Range: bytes 0-9998/9999\\r\\n\\r\\n")
         while True:
             connection.sendall(b"xxxx")
             time.sleep(0.2)
