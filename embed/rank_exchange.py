@@ -13,6 +13,7 @@ row and hands it on to those that use it, and adds their gradients before they l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ class RankExchange:
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
         self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
-        self._unsent: list[tuple[int, RankGroup, F32, UrgentRows, RankStep, UpdateRule]] = []
+        self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
         self._held: HeldGradients | None = None
 
@@ -219,19 +220,17 @@ class RankExchange:
         """Gradients on their way to the owners of each layout, and the sums of those of R. With `following` only those
         that it needs; the others are sent later."""
         self.settle()
-        pairs = zip(step.groups, grads, self._dims, strict=True)
-        ordered = [self._ordered(group, grad, dim, np.float32(step.share)) for group, grad, dim in pairs]
+        own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
         if step.inner is not None:
             channel = self._node_channel("node_gradients", step)
             coming = [
                 self._post_gradients(channel, group, mine, None, step)
-                for group, mine in zip(step.groups, ordered, strict=True)
+                for group, mine in zip(step.groups, own, strict=True)
             ]
             sums = [one.total(self._threads)[1] for one in coming]
-            triples = zip(step.inner, sums, self._dims, strict=True)
-            ordered = [self._ordered(group, total, dim, np.float32(1.0)) for group, total, dim in triples]
+            own = [OwnGradients(total, dim, 1.0) for total, dim in zip(sums, self._dims, strict=True)]
         now: list[Gradients] = []
-        for g, (group, mine) in enumerate(zip(step.owning, ordered, strict=True)):
+        for g, (group, mine) in enumerate(zip(step.owning, own, strict=True)):
             urgent = following.urgent_before[g] if following is not None and following.urgent_before else None
             now.append(self._post_gradients(self._channel("gradients", step), group, mine, urgent, step))
             if urgent is not None:
@@ -251,31 +250,22 @@ class RankExchange:
         """Begin to send the gradients that were put off: behind the late rows of the next step, which are waited for,
         since what is sent to a rank travels in order."""
         unsent, self._unsent = self._unsent, []
-        for g, group, ordered, part, step, rule in unsent:
-            coming = self._post_gradients(self._channel("deferred", step), group, ordered, part, step)
+        for g, group, own, part, step, rule in unsent:
+            coming = self._post_gradients(self._channel("deferred", step), group, own, part, step)
             self._deferred.append((g, coming, rule))
 
-    def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, share: np.float32) -> F32:
-        """Gradients owner after owner, times this rank's share of the global batch."""
-        out = np.zeros((len(group.order), dim), np.float32)
-        if grad is not None:
-            SlotRows.gather(grad, group.order, out, self._threads)
-            if share != 1.0:
-                out *= share
-        return out
-
     def _post_gradients(
-        self, channel: Channel, group: RankGroup, ordered: F32, part: UrgentRows | None, step: RankStep
+        self, channel: Channel, group: RankGroup, own: OwnGradients, part: UrgentRows | None, step: RankStep
     ) -> Gradients:
         """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
-        owned, dim = group.owned, ordered.shape[1]
-        sends = np.split(ordered, np.cumsum(group.counts)[:-1])
-        counts, asked = owned.asked_counts, None
+        owned, ends = group.owned, np.cumsum(group.counts)
+        counts, asked, order = owned.asked_counts, None, group.order
         if part is not None:
-            sends = [rows[m] for rows, m in zip(sends, np.split(part.sent, np.cumsum(group.counts)[:-1]), strict=True)]
+            order, ends = order[part.sent], np.concatenate([[0], np.cumsum(part.sent)])[ends]
             asked = part.owned[owned.asked]
             counts = np.array([np.count_nonzero(part.owned[of]) for of in owned.asked_of_rank], np.int64)
-        into = np.empty((int(counts.sum()), dim), np.float32)
+        sends = np.split(own.rows(order, self._threads), ends[:-1])
+        into = np.empty((int(counts.sum()), own.dim), np.float32)
         parts = np.split(into, np.cumsum(counts)[:-1])
         parts[channel.rank][...] = sends[channel.rank]
         what = f"the gradients of step {step.step}"
@@ -288,6 +278,25 @@ class RankExchange:
             keys, total = keys.take(trained), total[trained]
             slots = None if slots is None else slots[trained]
         self._residency.update(group, keys, slots, torch.from_numpy(total), rule)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGradients:
+    """Gradients float32 [U, dim] of a batch, None for zeros, and what they are multiplied with."""
+
+    grad: F32 | None
+    dim: int
+    share: float
+
+    def rows(self, order: I64, threads: Threads | None) -> F32:
+        """Those at `order`, float32 [n, dim]: owner after owner, as they are sent."""
+        if self.grad is None:
+            return np.zeros((len(order), self.dim), np.float32)
+        out = np.empty((len(order), self.dim), np.float32)
+        SlotRows.gather(self.grad, order, out, threads)
+        if self.share != 1.0:
+            out *= np.float32(self.share)
+        return out
 
 
 class Gradients:

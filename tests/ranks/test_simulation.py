@@ -9,7 +9,7 @@ import pytest
 
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.rank_exchange import Gradients, RankExchange
-from headrace.ingest.nodes import index_ranks
+from headrace.ingest.location_set import LocationSet
 from headrace.ingest.nodes.index_ranks import IndexRanks
 from headrace.ingest.step_plan import FetchKeys
 from tests.support.rank_simulation import draw, run
@@ -38,11 +38,11 @@ def test_twenty_thousand_more(lot):
 
 
 def every_row_early(monkeypatch):
-    monkeypatch.setattr(index_ranks, "_is_in", lambda values, ordered: np.zeros(len(values), np.bool_))
+    monkeypatch.setattr(LocationSet, "contains", lambda self, locations: np.zeros(len(locations), np.bool_))
 
 
 def early_ignores_hot_rows(monkeypatch):
-    monkeypatch.setattr(IndexRanks, "_used", lambda self, owned, hot: [np.sort(o.locations) for o in owned])
+    monkeypatch.setattr(IndexRanks, "_used", lambda self, owned, hot: [LocationSet(o.locations) for o in owned])
 
 
 def entering_rows_not_urgent(monkeypatch):
