@@ -22,6 +22,7 @@ from headrace.embed._rows import RowSource, SlotRows, SlotSource
 from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U32, Bool
 from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
@@ -69,6 +70,7 @@ class RankExchange:
         self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
         self._unsent: list[tuple[int, RankGroup, F32, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
+        self._held: HeldGradients | None = None
 
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
         """The rows of step ``steps.now``, a source a layout, in the order of the batch's unique rows.
@@ -104,6 +106,7 @@ class RankExchange:
         """Pass a step by without training on it: rows that enter R with it still do."""
         self._begin(steps.now.run)
         self.settle()
+        self._held = None
         self.hot.enter(steps.now)
 
     def _begin(self, run: int) -> None:
@@ -172,8 +175,49 @@ class RankExchange:
         rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks.
 
         Rows that no rank uses at the following step are updated by these rules during it, see :meth:`settle`.
+        What :meth:`hold` has gathered of this step is applied instead of `grads`, all of it at once.
         """
         step, following = steps.now, steps.following
+        held, self._held = self._held, None
+        if held is not None and held.step is step:
+            self.hot.apply(step, held.hot, rules)
+            cold = held.cold
+        else:
+            coming, hot = self._post_all(step, grads, following, rules)
+            self.hot.apply(step, hot, rules)
+            cold = [one.total(self._threads) for one in coming]
+        for g, ((rows, total), group, rule) in enumerate(zip(cold, step.owning, rules, strict=True)):
+            slots = self._residency.slots(plan, g)
+            self._update(g, owned_keys(group.owned).take(rows), total, rule, None if slots is None else slots[rows])
+        if self._check_every and (step.step + 1) % self._check_every == 0:
+            self.hot.check(step)
+
+    def hold(self, steps: RankSteps, grads: Sequence[F32 | None]) -> HeldGradients:
+        """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike."""
+        if self._held is None or self._held.step is not steps.now:
+            step = steps.now
+            coming, hot = self._post_all(step, grads, None, ())
+            cold = [one.total(self._threads) for one in coming]
+            trained = [
+                ~np.isin(group.owned.keys.tables[rows], self._frozen)
+                for group, (rows, _) in zip(step.owning, cold, strict=True)
+            ]
+            self._held = HeldGradients(step, cold, trained, hot, self.hot.own_trained(step))
+        return self._held
+
+    def drop_held(self) -> None:
+        """Forget what :meth:`hold` has gathered."""
+        self._held = None
+
+    def norm_channel(self, step: RankStep) -> Channel:
+        """Between all ranks, in the order of their steps."""
+        return self._communicator.channel("hot", step.run)
+
+    def _post_all(
+        self, step: RankStep, grads: Sequence[F32 | None], following: RankStep | None, rules: Sequence[UpdateRule]
+    ) -> tuple[list[Gradients], list[F32 | None]]:
+        """Gradients on their way to the owners of each layout, and the sums of those of R. With `following` only those
+        that it needs; the others are sent later."""
         self.settle()
         pairs = zip(step.groups, grads, self._dims, strict=True)
         ordered = [self._ordered(group, grad, dim, np.float32(step.share)) for group, grad, dim in pairs]
@@ -193,13 +237,7 @@ class RankExchange:
             if urgent is not None:
                 rest = UrgentRows(~urgent.sent, ~urgent.owned)
                 self._unsent.append((g, group, mine, rest, step, rules[g]))
-        self.hot.apply(step, grads, rules)
-        for g, (one, rule) in enumerate(zip(now, rules, strict=True)):
-            rows, total = one.total(self._threads)
-            slots = self._residency.slots(plan, g)
-            self._update(g, owned_keys(one.owned).take(rows), total, rule, None if slots is None else slots[rows])
-        if self._check_every and (step.step + 1) % self._check_every == 0:
-            self.hot.check(step)
+        return now, self.hot.reduce(step, grads)
 
     def settle(self) -> None:
         """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""

@@ -6,6 +6,9 @@ from headrace.formats.bad_lines import I64
 from headrace.formats.batch_message import MessageHead
 from headrace.formats.criteo_lines import BytesLike
 
+def copy_bytes(target: bytearray | memoryview, source: BytesLike) -> int:
+    """Copy as many bytes as both have, and give their number; the GIL is released, which a slice's assignment holds."""
+
 def parse_block(
     data: BytesLike,
     kinds: bytes,

@@ -58,6 +58,14 @@ cdef inline void put(uint8_t* at, int64_t value) noexcept nogil:
     memcpy(at, &value, sizeof(value))
 
 
+def copy_bytes(uint8_t[::1] target not None, const uint8_t[::1] source not None):
+    cdef int64_t size = min(target.shape[0], source.shape[0])
+    if size > 0:
+        with nogil:
+            memcpy(&target[0], &source[0], size)
+    return size
+
+
 def count_feeds(const uint8_t[::1] data not None):
     cdef const uint8_t* text = &data[0] if data.shape[0] > 0 else NULL
     cdef int64_t feeds

@@ -100,7 +100,7 @@ class _ParquetFile:
             group = last
 
     def _groups(self, groups: range, columns: Sequence[str], row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
-        batches = self._file.iter_batches(max_rows, row_groups=list(groups), columns=list(columns))
+        batches = self._file.iter_batches(max_rows, row_groups=list(groups), columns=list(columns), use_threads=False)
         while True:
             batch = self._reading(row, lambda: next(batches, None))
             if batch is None:

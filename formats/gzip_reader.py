@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import RawIOBase
+from io import BufferedIOBase, RawIOBase
 
 import pyarrow as pa
 from isal import igzip, isal_zlib
@@ -12,8 +12,19 @@ from headrace.formats.errors import StoreReadError
 from headrace.formats.gzip_members import GzipMembers
 
 _PIECE_BYTES = 1 << 20
+_INPUT_BYTES = 1 << 20
 # BadGzipFile is an OSError without a number; a system's error keeps its own.
 _DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, isal_zlib.error)  # type: ignore[assignment]
+
+
+def _fast_reader(file: RawIOBase) -> BufferedIOBase | RawIOBase:
+    """ISA-L's reader without the buffer that its gzip file puts around it, through which all bytes are copied; with it,
+    where a release of `isal` has no such reader."""
+    bare: Callable[[RawIOBase, int], RawIOBase] | None = getattr(igzip, "_GzipReader", None)
+    if bare is not None:
+        return bare(file, _INPUT_BYTES)
+    whole: BufferedIOBase = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
+    return whole
 
 
 class GzipReader:
@@ -29,7 +40,7 @@ class GzipReader:
         self._path = path
         self._reopen = reopen or (lambda: open(path, "rb", buffering=0))  # noqa: SIM115 (closed by close)
         self._file = file if file is not None else self._reopen()
-        self._fast = igzip.IGzipFile(fileobj=self._file, mode="rb")  # type: ignore[no-untyped-call]
+        self._fast = _fast_reader(self._file)
         self._exact: GzipMembers | None = None
         self._given = 0
 

@@ -8,6 +8,8 @@ import weakref
 from collections import deque
 from typing import Protocol
 
+from headrace.formats._criteo import copy_bytes
+
 PIECES_AHEAD = 4
 JOIN_TIMEOUT_S = 5.0
 
@@ -41,8 +43,7 @@ class ReadAhead:
         """Fill a part of `target`; number of bytes, 0 at the end."""
         if not self._piece and len(target):
             self._piece = memoryview(self._lane.take())
-        used = min(len(target), len(self._piece))
-        target[:used] = self._piece[:used]
+        used = copy_bytes(target, self._piece)  # without the GIL, for which the other thread would have to wait
         self._piece = self._piece[used:]
         return used
 

@@ -127,7 +127,7 @@ class Dit {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         check_ticket(ticket, false);
-        if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes));
+        if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes), engine_.pool());
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = shards_.lock(s);
             shards_[s].commit(ticket);
@@ -473,19 +473,35 @@ class Dit {
             const auto lock = shards_.lock(s);
             num_chunks.push_back(shards_[s].chunks().size());
         }
-        const auto last_shard = static_cast<std::uint32_t>(shards_.size() - 1);
-        const int shift = __builtin_popcount(last_shard);
+        const std::size_t shares = engine_.pool().shares();
+        std::vector<std::size_t> foreign(shares);
         for (std::size_t i = 0; i < locations.size(); ++i) {
-            for (std::size_t j = 0; j < sizes[i]; ++j) {
-                const std::uint64_t location = locations[i][j];
-                const std::uint32_t chunk = place_chunk(location & kPlaceMask);
-                if ((location & ~kPlaceMask) == rank_bits_ && chunk >> shift < num_chunks[chunk & last_shard]) continue;
-                if (location == kAbsent) continue;
-                throw std::invalid_argument("location " + std::to_string(location) + " at position " +
-                                            std::to_string(j) + " is of no row of this index");
+            engine_.pool().run(shares, [&](std::size_t share) {
+                const std::size_t begin = sizes[i] * share / shares, end = sizes[i] * (share + 1) / shares;
+                foreign[share] = first_foreign(locations[i], begin, end, num_chunks);
+            });
+            for (std::size_t share = 0; share < shares; ++share) {
+                if (foreign[share] == sizes[i] * (share + 1) / shares) continue;
+                throw std::invalid_argument("location " + std::to_string(locations[i][foreign[share]]) +
+                                            " at position " + std::to_string(foreign[share]) +
+                                            " is of no row of this index");
             }
         }
         return *std::max_element(num_chunks.begin(), num_chunks.end()) * shards_.size();
+    }
+
+    // The first position in [begin, end) of a location that is of no chunk, or `end`.
+    std::size_t first_foreign(const std::uint64_t* locations, std::size_t begin, std::size_t end,
+                              const std::vector<std::size_t>& num_chunks) const {
+        const auto last_shard = static_cast<std::uint32_t>(num_chunks.size() - 1);
+        const int shift = __builtin_popcount(last_shard);
+        for (std::size_t j = begin; j < end; ++j) {
+            const std::uint32_t chunk = place_chunk(locations[j] & kPlaceMask);
+            const bool known =
+                (locations[j] & ~kPlaceMask) == rank_bits_ && chunk >> shift < num_chunks[chunk & last_shard];
+            if (!known && locations[j] != kAbsent) return j;
+        }
+        return end;
     }
 
     Engine engine_;

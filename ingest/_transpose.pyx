@@ -7,11 +7,13 @@ from libc.stdint cimport int64_t, uint32_t
 
 
 cdef extern from "transpose.hpp" namespace "headrace" nogil:
-    size_t transpose(const uint32_t*, size_t, size_t, int64_t*, int64_t*, int64_t*) noexcept
+    size_t transpose(const uint32_t*, size_t, size_t, int64_t*, int64_t*, int64_t*) except +
 
 
 def transpose_impl(const uint32_t[::1] query_ids, size_t num_unique):
     cdef size_t nnz = query_ids.shape[0]
+    if nnz > 0xFFFFFFFF:
+        raise ValueError(f"{nnz} query ids; at most 2**32 - 1 can be transposed at once")
     wide = np.empty(nnz, np.int64)
     positions = np.empty(nnz, np.int64)
     offsets = np.empty(num_unique + 1, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +35,8 @@ from headrace.ingest.nodes.batch_share import BatchShare
 from headrace.ingest.nodes.index import Index, index_tables
 from headrace.ingest.nodes.index_ranks import IndexRanks, Uneven
 from headrace.ingest.nodes.map_rows import Map
-from headrace.ingest.nodes.plan_window import PlanWindow
-from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
+from headrace.ingest.nodes.plan_window import PlanSteps
+from headrace.ingest.nodes.prefetch_batches import PrefetchBatches
 from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
 from headrace.ingest.nodes.to_batch import ToBatch
@@ -154,7 +155,7 @@ class DataLoader:
         self._transformed = transform is not None
         self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
-        self._plan: PlanWindow | None = None
+        self._plan: PlanSteps | None = None
 
         rows = self._rows(dataset, bad_records)
         if transform is not None:
@@ -167,7 +168,7 @@ class DataLoader:
         if train:
             if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
                 idle_s = GROWING_IDLE_S
-            indexed: Index | IndexRanks = Index(batches, schema, self.index)
+            indexed: Index | IndexRanks = Index(batches, schema, self.index, num_workers=min(1, self.num_workers))
             if communicator is not None:
                 facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
                 indexed = IndexRanks(
@@ -183,7 +184,7 @@ class DataLoader:
                     facts=facts,
                 )
                 hot_rows = 0
-            self._plan = PlanWindow(
+            self._plan = PlanSteps(
                 Prefetch(indexed),  # indexing the next batch goes on beside planning
                 schema,
                 window=window,
@@ -192,8 +193,13 @@ class DataLoader:
                 verify=verify_plan,
                 idle_s=idle_s,
             )
-            prefetch = PrefetchPinned if pin_memory else Prefetch
-            self._root = prefetch(self._plan, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
+            self._root = PrefetchBatches(
+                self._plan,
+                num_workers=min(2, max(1, self.num_workers)),
+                prefetch_factor=prefetch_factor,
+                pin_memory=pin_memory,
+                timeout_s=timeout_s,
+            )
         else:  # looked up when it is handed out: what is read ahead would not see the steps in between
             ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
             looked_up: Index | IndexRanks = Index(ahead, schema, self.index, insert=False)
@@ -223,7 +229,8 @@ class DataLoader:
 
     def _make_index(self, communicator: Communicator | None) -> DIT:
         rank = 0 if communicator is None else communicator.rank
-        return DIT(index_tables(self.schema), num_threads=max(1, self.num_workers), owner_rank=rank)
+        beside = _cores() - 1  # decoding and planning go on while the index works
+        return DIT(index_tables(self.schema), num_threads=max(1, min(self.num_workers, beside)), owner_rank=rank)
 
     def _facts(self, *, shard: bool, **facts: object) -> dict[str, object]:
         """What must be alike on all ranks; the files and sizes of batches where all ranks read the same rows."""
@@ -451,6 +458,11 @@ class DataLoader:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _batches(

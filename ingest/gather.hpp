@@ -57,9 +57,9 @@ class SmallLogs {
     }
 
     float of(std::int64_t x) const {
-        if (x <= 0) return 0.0F;
-        if (x < kCount) return values_[static_cast<std::size_t>(x)];
-        return static_cast<float>(std::log1p(static_cast<double>(x)));
+        const std::int64_t at = x < 0 ? 0 : x;  // no branch: which values are 0 nobody can foresee
+        if (at < kCount) return values_[static_cast<std::size_t>(at)];
+        return static_cast<float>(std::log1p(static_cast<double>(at)));
     }
 
   private:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from headrace.ingest.batch import Batch
 from headrace.ingest.nodes.read_rows import ReadRows
 
@@ -109,9 +111,9 @@ class LoaderStats:
             self._hits += planned.hits
             self._planned += planned.requested
             if planned.r_rows:
-                counts = group.position_offsets.diff().numpy()
-                self._hot_ids += int(counts[planned.hot].sum())
-                self._hot_unique += int(planned.hot.sum())
+                counts = np.diff(group.position_offsets.numpy())
+                self._hot_ids += int(counts.sum(where=planned.hot))
+                self._hot_unique += int(np.count_nonzero(planned.hot))
 
     @property
     def rows(self) -> int:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from headrace.formats.rows import RowBlock
+from headrace.formats.rows import RowBlock, Source
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import U64, IdColumn, IndexedIds, IndexTable
 from headrace.ingest.columns import Ragged
-from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.buffered import BufferedMap
+from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.state import State
+from headrace.ingest.engine.stats import NodeStats
 from headrace.ingest.indexed_rows import I32, IndexedRows
-from headrace.ingest.row_arrays import RowConverter
+from headrace.ingest.row_arrays import RowArrays, RowConverter
 
 
 def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
@@ -24,37 +28,61 @@ def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
     return tuple(IndexTable(uid=t.uid, group=group_of[i]) for i, t in enumerate(schema.tables))
 
 
-class Index(Node[IndexedRows]):
+@dataclass(frozen=True)
+class ConvertedRows:
+    """The arrays of a block of rows, and where these came from."""
+
+    arrays: RowArrays
+    source: Source
+
+
+class Index(BufferedMap[IndexedRows]):
     """Look the ids of each row block up in the index; with ``insert=True`` unseen ids get a row.
 
     New rows are provisional until their batch is delivered to the trainer: `reset` and `close` undo the rest. One node
     at a time may insert into an index; RuntimeError when another one has read ahead into it. With ``insert=False``
     (evaluation) nothing is inserted and ids without a committed row have the location ABSENT.
+
+    `num_workers` threads make arrays of the blocks to come, at most two blocks each ahead (0: inline); the lookup stays
+    with who calls `next`, in order.
     """
 
-    def __init__(self, source: Iterable[RowBlock], schema: Schema, index: DIT, *, insert: bool = True) -> None:
-        super().__init__(source)
+    def __init__(
+        self, source: Iterable[RowBlock], schema: Schema, index: DIT, *, insert: bool = True, num_workers: int = 0
+    ) -> None:
         check_index_tables(schema, index)
+        workers = check_int("Index", "num_workers", num_workers, minimum=0)
+        super().__init__(source, _Conversion(schema), num_workers=workers, capacity=2 * workers)
         self.schema = schema
         self.index = index
         self.insert = insert
-        self._converter = RowConverter(schema)
+        self._index_s = 0.0
 
     def _next(self) -> IndexedRows:
-        block: RowBlock = self._pull()
+        converted: ConvertedRows = super()._next()  # type: ignore[assignment]
         if self.insert and not self.index.writer_is(self):
             raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
-        return self._indexed(block)
+        started = time.perf_counter()
+        rows = found_rows(converted, self.schema, self.index.index if self.insert else self.index.lookup)
+        self._index_s += time.perf_counter() - started
+        return rows
 
     def _reset(self, state: State | None) -> None:
         self._undo()
         if self.insert:
             self.index.claim_writer(self)
             self.index.undo_after(None)  # what a loader read ahead that was dropped without close()
-        self._reset_source(state)
+        self._index_s = 0.0
+        super()._reset(state)
 
     def _close(self) -> None:
+        super()._close()
         self._undo()
+
+    def stats(self) -> NodeStats:
+        """As for every node; busy is conversion and lookup, waiting in is the source's."""
+        stats = super().stats()
+        return replace(stats, busy_s=stats.busy_s + self._index_s)
 
     def delivered(self, item: object) -> None:
         """Make the new rows of a delivered batch permanent, and count its rows as used once more."""
@@ -68,15 +96,27 @@ class Index(Node[IndexedRows]):
             self.index.undo_after(None)
             self.index.release_writer(self)
 
-    def _indexed(self, block: RowBlock) -> IndexedRows:
-        return indexed_rows(block, self.schema, self._converter, self.index.index if self.insert else self.index.lookup)
+
+class _Conversion:
+    """Blocks of rows to arrays; errors are raised before the index learns of the rows."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._converter = RowConverter(schema)
+
+    def __call__(self, block: RowBlock) -> ConvertedRows:
+        return ConvertedRows(self._converter.convert(block), block.source)
 
 
 def indexed_rows(
     block: RowBlock, schema: Schema, converter: RowConverter, find: Callable[[Sequence[IdColumn]], IndexedIds]
 ) -> IndexedRows:
     """A block with its ids found by `find`; what is wrong with its rows is raised before `find` learns of them."""
-    arrays = converter.convert(block)
+    return found_rows(ConvertedRows(converter.convert(block), block.source), schema, find)
+
+
+def found_rows(rows: ConvertedRows, schema: Schema, find: Callable[[Sequence[IdColumn]], IndexedIds]) -> IndexedRows:
+    """Rows with their ids found by `find`."""
+    arrays = rows.arrays
     ragged = [[arrays.ids[f] for f in g.features] for g in schema.groups]
     found = find([r.column for group in ragged for r in group])
     return IndexedRows(
@@ -84,8 +124,8 @@ def indexed_rows(
         dense=arrays.dense,
         labels=arrays.labels,
         groups=found.groups,
-        lengths=tuple(_lengths(group, block.num_rows) for group in ragged),
-        source=block.source,
+        lengths=tuple(_lengths(group, len(arrays.dense)) for group in ragged),
+        source=rows.source,
         ticket=found.ticket,
     )
 

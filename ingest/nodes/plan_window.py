@@ -6,13 +6,15 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 from torchdata.nodes import BaseNode
 
 from headrace.formats.schema import Schema
-from headrace.indexer.hotset import PresenceCounter, choose_hot
+from headrace.indexer.hotset import choose_hot
 from headrace.ingest.batch import Batch
 from headrace.ingest.engine.checks import check_int, check_timeout_s
 from headrace.ingest.engine.errors import add_context
@@ -26,8 +28,14 @@ from headrace.ingest.plan.verifier import PlanVerifier
 from headrace.ingest.rank_rows import RankRows
 from headrace.ingest.step_plan import EMPTY_KEYS, I64, U64, FetchKeys, StepPlan
 
+PEEK_ROWS = 1 << 18
+"""Rows from which the hot rows are chosen, before batch 0 is planned: more would be held for that alone."""
+
 PEEK_BATCHES = 100
-"""Batches from which the hot rows are chosen, before batch 0 is planned."""
+"""Batches from which they are chosen at most; a presence of one half is then known to 0.05 (one standard deviation)."""
+
+PEEK_BATCHES_AT_LEAST = 16
+"""Also of batches so large that these hold more than `PEEK_ROWS`: to 0.13."""
 
 DEFAULT_CAPACITY_ROWS = 1 << 20
 """Arena rows of each layout when none are asked for."""
@@ -41,6 +49,23 @@ at every step, so it should be used at least every other step."""
 _RUNS = itertools.count(1)
 
 
+@dataclass(frozen=True)
+class PlannedRows:
+    """A step that is planned and not yet a batch; `following` is the next one, where it is known."""
+
+    rows: IndexedRows | RankRows
+    plan: StepPlan
+    following: IndexedRows | RankRows | None
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes
+
+    def to_batch(self) -> Batch:
+        """As the trainer receives it; by any thread."""
+        return self.rows.to_batch(self.plan, self.following)
+
+
 class PlanWindow(Node[Batch]):
     """Plan each step of a stream of indexed rows over a window of the next `window` batches.
 
@@ -48,8 +73,8 @@ class PlanWindow(Node[Batch]):
     t + window has been indexed, or the stream has ended: the last batches are planned over what is left, none is
     dropped. An error of the source is raised at its place in the stream, after the batches before it.
 
-    `hot_rows` rows of each layout are pinned in the arena's R chunk: those present in most of the first
-    :data:`PEEK_BATCHES` batches, which are buffered for it. "auto" takes the rows that the threshold rule of
+    `hot_rows` rows of each layout are pinned in the arena's R chunk: those present in most of the first batches, which
+    are buffered for it (:data:`PEEK_ROWS` and its kin say how many). "auto" takes the rows that the threshold rule of
     :func:`headrace.indexer.hotset.choose_hot` names, at most half of the arena. Pinned rows never make a stream
     unplannable: where a later batch does not fit beside them, a new run of the planners begins without any. A batch
     that does not fit into the arena at all raises CapacityError, after the batches before it.
@@ -123,6 +148,9 @@ class PlanWindow(Node[Batch]):
         return self._verifier.stale_reads if self._verifier is not None else 0
 
     def _next(self) -> Batch:
+        return self._next_step().to_batch()
+
+    def _next_step(self) -> PlannedRows:
         self._fill()
         if not self._held and self._draining:
             self._check_tail()
@@ -138,7 +166,7 @@ class PlanWindow(Node[Batch]):
         following = self._held[0][0] if self._held else None
         plan = self._plan(rows, following)
         self._step += 1
-        return rows.to_batch(plan, following)
+        return PlannedRows(rows, plan, following)
 
     def _fill(self) -> None:
         """Read and push until the next step can be planned."""
@@ -149,10 +177,13 @@ class PlanWindow(Node[Batch]):
             self._push()  # one by one, while the source works on the next
         self._push()
 
-    def _read_up_to(self, batches: int) -> None:
-        """Read until so many are held, or the source ends, or idles while something is held."""
-        while not (self._source_ended or self._draining) and len(self._held) < batches:
+    def _peek(self) -> None:
+        """Read until enough is held to choose from, or the source ends, or idles while something is held."""
+        rows = sum(held.num_rows for held, _ in self._held)
+        while not (self._source_ended or self._draining) and not _enough(len(self._held), rows):
+            before = len(self._held)
             self._read_or_drain()
+            rows += sum(held.num_rows for held, _ in islice(self._held, before, None))
 
     def _read_or_drain(self) -> None:
         if self._idles():
@@ -214,7 +245,7 @@ class PlanWindow(Node[Batch]):
         """Choose the hot rows from the head of the stream, then start the planners."""
         self._planning = True
         if pin and self.hot_rows != 0:
-            self._read_up_to(PEEK_BATCHES)
+            self._peek()
         hot = [self._choose_hot(g) if pin else NO_ROWS for g in range(len(self.schema.groups))]
         for rows in hot:
             planner = WindowPlanner(window=self.window, capacity=self.capacity, r_rows=len(rows))
@@ -254,6 +285,22 @@ class PlanWindow(Node[Batch]):
             self._verifier.assert_finished(self._step)
 
 
+class PlanSteps(PlanWindow):
+    """`PlanWindow` whose items are :class:`PlannedRows`, for a node that makes batches of them; the same in states."""
+
+    @property
+    def name(self) -> str:
+        return str(PlanWindow.__name__)
+
+    def _next(self) -> PlannedRows:  # type: ignore[override]
+        return self._next_step()
+
+
+def _enough(batches: int, rows: int) -> bool:
+    """Whether so many batches, of so many rows together, are enough to choose hot rows from."""
+    return batches >= PEEK_BATCHES or (batches >= PEEK_BATCHES_AT_LEAST and rows >= PEEK_ROWS)
+
+
 def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Literal["auto"]) -> U64:
     """Locations to pin, most often present first, ties by location.
 
@@ -261,14 +308,22 @@ def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Lite
     seen, so that pinning makes no stream unplannable that was plannable without it (later batches may be larger; then
     the planner's error says how many rows are needed).
     """
-    counter = PresenceCounter(max_batches=len(batches))
-    for locations in batches:
-        counter.add(locations)
-    room = max(0, capacity - max(len(b) for b in batches))
-    if hot_rows != "auto":
-        return counter.top(min(room, hot_rows))
-    chosen = choose_hot(counter.presence(), world_size=1, c_early=0.0, c_late=1.0, c_ar=ONE_RANK_PIN_COST)
-    return counter.top(min(room, capacity // 2, int(chosen.sum())))
+    locations, counts = _presence(batches)
+    most = max(0, capacity - max(len(b) for b in batches))
+    if hot_rows == "auto":
+        hot = choose_hot(counts / len(batches), world_size=1, c_early=0.0, c_late=1.0, c_ar=ONE_RANK_PIN_COST)
+        most = min(most, capacity // 2, int(hot.sum()))
+    else:
+        most = min(most, hot_rows)
+    order = np.argsort(-counts, kind="stable")  # of ascending locations: ties keep their order
+    return locations[order[:most]]
+
+
+def _presence(batches: Sequence[U64]) -> tuple[U64, I64]:
+    """(distinct locations, uint64 [N], ascending; how many of the batches contain each, int64 [N])."""
+    rows = np.sort(np.concatenate(batches))
+    begins = np.flatnonzero(np.concatenate([[len(rows) > 0], rows[1:] != rows[:-1]]))
+    return rows[begins], np.diff(begins, append=len(rows))
 
 
 def _keys(rows: IndexedRows | RankRows | None, fetched: Sequence[I64]) -> tuple[FetchKeys, ...]:

@@ -46,3 +46,15 @@ def test_native_equals_twin(ids, num_unique):
         transpose_query_ids(array, num_unique), transpose_query_ids_py(array, num_unique), strict=True
     ):
         np.testing.assert_array_equal(native, twin)
+
+
+@pytest.mark.parametrize("nnz", [1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 4099])
+@pytest.mark.parametrize("num_unique", [1, 2, 16, 1024])
+@pytest.mark.parametrize("skew", [1.0, 8.0])
+def test_runs_that_are_counted_side_by_side_give_the_same(nnz, num_unique, skew):
+    ids = (np.random.default_rng(nnz).random(nnz) ** skew * num_unique).astype(np.uint32)
+    for native, twin in zip(transpose_query_ids(ids, num_unique), transpose_query_ids_py(ids, num_unique), strict=True):
+        np.testing.assert_array_equal(native, twin)
+    ids[-1] = num_unique
+    with pytest.raises(IndexError, match=f"query id {num_unique} at position {nnz - 1} "):
+        transpose_query_ids(ids, num_unique)

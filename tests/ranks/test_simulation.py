@@ -24,22 +24,17 @@ def run_cases(first: int, last: int) -> None:
             raise
 
 
-@pytest.mark.parametrize("lot", range(5))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lot", range(20))
 def test_random_cases(lot):
     run_cases(50 * lot, 50 * (lot + 1))
 
 
-@pytest.mark.ranks
-@pytest.mark.timeout(1000)
-@pytest.mark.parametrize("lot", range(3))
-def test_a_thousand_random_cases(lot):
-    run_cases(250 + 250 * lot, 500 + 250 * lot)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_twenty_thousand_cases():
-    run_cases(1000, 21_000)
+@pytest.mark.parametrize("lot", range(40))
+def test_twenty_thousand_more(lot):
+    run_cases(1000 + 500 * lot, 1500 + 500 * lot)
 
 
 def every_row_early(monkeypatch):
@@ -97,6 +92,7 @@ def gradients_of_one_rank_left_out(monkeypatch):
     monkeypatch.setattr(Gradients, "total", total)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "fault",
     [

@@ -27,8 +27,8 @@ from headrace import (
 )
 from headrace.ingest.engine.conformance import check_node, check_node_over
 from headrace.ingest.nodes.index import index_tables
-from headrace.ingest.nodes.plan_window import choose_pinned
-from headrace.ingest.nodes.prefetch_pinned import PrefetchPinned
+from headrace.ingest.nodes.plan_window import PlanSteps, _enough, choose_pinned
+from headrace.ingest.nodes.prefetch_batches import PrefetchBatches
 from tests.support.batches import digest
 
 SCHEMA = Schema(sparse=(Sparse(name="a"), Sparse(name="b", table="a"), Sparse(name="c", multi_hot=True)))
@@ -65,11 +65,18 @@ def planned(source, **options):
     return PlanWindow(Index(source, SCHEMA, new_index()), SCHEMA, **options)
 
 
+def steps(source, **options):
+    options = {"window": 2, "capacity": 40, "verify": True, **options}
+    return PlanSteps(Index(source, SCHEMA, new_index()), SCHEMA, **options)
+
+
 CHAINS = {
     "window": planned,
     "no window": lambda source: planned(source, window=0, hot_rows=0),
     "long window": lambda source: planned(source, window=50, hot_rows=4),
     "prefetch": lambda source: Prefetch(planned(source)),
+    "batches": lambda source: PrefetchBatches(steps(source)),
+    "batches, one thread": lambda source: PrefetchBatches(steps(source), num_workers=1),
     "evaluation": lambda source: ToBatch(Index(source, SCHEMA, new_index(), insert=False)),
 }
 
@@ -242,7 +249,22 @@ def test_pinned_rows_are_the_most_present_ones_and_leave_room():
 def test_pinning_gives_its_warning_and_changes_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        pinned = PrefetchPinned(planned(blocks()))
+        pinned = PrefetchBatches(steps(blocks()), pin_memory=True)
     with pinned, Prefetch(planned(blocks())) as plain:
         assert [digest(b) for b in pinned] == [digest(b) for b in plain]
         assert pinned.get_state() == plain.get_state()  # a run saved with it continues without it
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_batches_made_by_threads_are_those_of_one_node(num_workers):
+    with planned(blocks()) as one, PrefetchBatches(steps(blocks()), num_workers=num_workers) as other:
+        assert [digest(b) for b in one] == [digest(b) for b in other]
+        assert one.get_state()["source"] == other.get_state()["source"]["source"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "batches"),
+    [(1, 100), (2621, 100), (2622, 100), (5000, 53), (8192, 32), (16384, 16), (1 << 20, 16)],
+)
+def test_hot_rows_are_chosen_from_a_bounded_head_of_the_stream(rows, batches):
+    assert next(n for n in range(1000) if _enough(n, n * rows)) == batches
