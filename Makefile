@@ -76,6 +76,7 @@ PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --qu
 bench-peers: $(PEERS)/.built
 	$(PEERS)/bin/python -m pytest tests/ingest/adapters/test_torchrec.py
 	$(PEERS)/bin/python benchmarks/peers_index.py $(OPTIONS)
+	$(PEERS)/bin/headrace bench embed $(EMBED_OPTIONS) --json -
 
 bench-ranks: $(PEERS)/.built
 	PYTHONPATH=examples $(PEERS)/bin/python benchmarks/ranks.py $(OPTIONS)

@@ -28,6 +28,10 @@ def make(name: str, job: Job) -> Contender:
         from rank_contenders_torchrec import TorchRec
 
         return TorchRec(job, sharding=name.removeprefix("torchrec_"))
+    if name.startswith("costs"):
+        from rank_costs import Costs
+
+        return Costs(job)
     if name.startswith("headrace"):
         return Headrace(job)
     if name != "dense":

@@ -19,10 +19,13 @@ from typing import Any
 
 import click
 import numpy as np
-from network_lab import NetworkLab, missing
+from network_lab import UNLIMITED, NetworkLab, missing
+from rank_costs import curve, row_costs
 from rank_dense import DIM
 from rank_group import RankGroup
 from rank_streams import read_stream, write_stream
+
+from headrace.indexer.cost_curve import CostCurve, RowCosts
 
 DENSE = "dense"
 PEERS = ("torchrec_table_wise", "torchrec_row_wise")
@@ -82,18 +85,26 @@ class Turns:
         return {purpose: float(np.mean(n)) for purpose, n in self.payload.items() if any(n)}
 
 
+def hot_rows_of(name: str) -> int:
+    """N of a contender named headrace[_flat | _two_level][_rN]."""
+    hot = [int(word[1:]) for word in name.split("_")[1:] if word.startswith("r") and word[1:].isdigit()]
+    return hot[0] if hot else 0
+
+
+def levels_of(name: str) -> str:
+    """The name without R: headrace_flat or headrace_two_level."""
+    return name.rpartition("_r")[0] if hot_rows_of(name) else name
+
+
 def headrace_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Of a contender named headrace[_flat | _two_level][_rN]: one level or two, and N rows of R."""
-    words = name.split("_")[1:]
-    hot = [int(word[1:]) for word in words if word.startswith("r") and word[1:].isdigit()]
-    levels = 2 if "two" in words else 1
-    return {**settings, "levels": levels, "hot_rows": hot[0] if hot else 0}
+    """Of a contender with one level or two, and N rows of R."""
+    return {**settings, "levels": 2 if "two_level" in name else 1, "hot_rows": hot_rows_of(name)}
 
 
 def contenders_of(topology: Topology, systems: Sequence[str], hot_rows: Sequence[int]) -> list[str]:
     """Names of what runs on a topology: of headrace flat, two-level where ranks share nodes, and with R."""
     ours = ["headrace_flat"] + (["headrace_two_level"] if topology.per_node > 1 else [])
-    ours += [f"{ours[-1]}_r{n}" for n in hot_rows if n]
+    ours += [f"{name}_r{n}" for name in ours for n in hot_rows if n]
     return [DENSE] + [name for name in (*ours, *PEERS) if any(name.startswith(system) for system in systems)]
 
 
@@ -110,6 +121,9 @@ def measure(
     """Turns by rate and contender."""
     turns = {rate: {name: Turns(topology.nodes) for name in names} for rate in rates}
     with NetworkLab(topology.nodes) as lab, _groups(lab, topology, names, stream, settings, timeout_s) as groups:
+        for name, group in groups.items():
+            if hot_rows_of(name):  # until there is an R
+                group.order("train", warm=settings["hot_every"], steps=1)
         for round_ in range(plan["rounds"]):
             for rate in rates:
                 lab.set_rate(rate)
@@ -124,6 +138,57 @@ def measure(
                     click.echo(f"{topology} {rate} {name}: {ms:.0f} ms a step", err=True)
             lab.set_rate("unlimited")
     return turns
+
+
+@dataclass
+class Prediction:
+    """What R costs at one rate with one level or two: measured costs a row, and the curve of the loader's rule."""
+
+    costs: RowCosts
+    curve: CostCurve
+
+
+def predict(
+    topology: Topology,
+    rates: Sequence[str],
+    levels: Sequence[str],
+    folder: str,
+    *,
+    settings: dict[str, Any],
+    timeout_s: float,
+) -> dict[tuple[str, str], Prediction]:
+    """By rate and name of the level."""
+    names = [level.replace("headrace", "costs") for level in levels]
+    stream, steps, out = read_stream(Path(folder)), 4, {}
+    with NetworkLab(topology.nodes) as lab, _groups(lab, topology, names, folder, settings, timeout_s) as groups:
+        for rate in rates:
+            lab.set_rate(rate)
+            for level, group in zip(levels, groups.values(), strict=True):
+                answers = [group.order("train", warm=int(not turn), steps=1)[0]["parts"] for turn in range(steps)]
+                parts = {part: median(answer[part] for answer in answers) for part in answers[0]}
+                node_size = topology.per_node
+                found = curve(stream, levels=2 if "two_level" in level else 1, node_size=node_size, parts=parts)
+                out[rate, level] = Prediction(row_costs(parts), found)
+                click.echo(f"{topology} {rate} {level}: {row_costs(parts)}, R of {found.optimum} rows", err=True)
+        lab.set_rate(UNLIMITED)
+    return out
+
+
+def against_predicted(turns: dict[str, Turns], level: str, prediction: Prediction) -> dict[str, Any]:
+    """Measured steps by rows of R, beside what the rule makes of the measured costs."""
+    measured = {hot_rows_of(name): median(one.step_s) * 1e3 for name, one in turns.items() if levels_of(name) == level}
+    cost, best = prediction.curve.cost, min(measured, key=lambda rows: measured[rows])
+    chosen = min(measured, key=lambda rows: abs(rows - prediction.curve.optimum))
+    return {
+        "costs_us_a_row": {name: value * 1e6 for name, value in vars(prediction.costs).items()},
+        "predicted_rows": prediction.curve.optimum,
+        "predicted_rows_within_1_percent": [prediction.curve.band_low, prediction.curve.band_high],
+        "rows_that_a_step_may_use": len(cost) - 1,
+        "predicted_ms_over_no_rows": {n: float(cost[min(n, len(cost) - 1)] - cost[0]) * 1e3 for n in measured},
+        "step_ms": measured,
+        "fastest_rows": best,
+        "predicted_over_fastest": measured[chosen] / measured[best],
+    }
 
 
 @contextlib.contextmanager
@@ -147,7 +212,11 @@ def _groups(
 
 
 def report(
-    topology: Topology, turns: dict[str, dict[str, Turns]], batch_size: int, own_bytes: dict[int, float]
+    topology: Topology,
+    turns: dict[str, dict[str, Turns]],
+    batch_size: int,
+    own_bytes: dict[int, float],
+    predictions: dict[tuple[str, str], Prediction],
 ) -> dict[str, Any]:
     """Figures of one topology by rate; `own_bytes` are those of the unique rows of a rank (1) and of a node."""
     out: dict[str, Any] = {"unique_row_bytes_per_step": own_bytes}
@@ -175,6 +244,11 @@ def report(
                 for name, line in ours.items()
             },
             "peers": _against(ours, peers),
+            "hot_rows": {
+                level: against_predicted(of_rate, level, one)
+                for (other, level), one in predictions.items()
+                if other == rate
+            },
         }
     return out
 
@@ -248,6 +322,7 @@ def table(results: dict[str, Any]) -> str:
 @click.option("--rates", default="1gbit,250mbit", show_default=True, help="Of a node's link, as tc writes them.")
 @click.option("--systems", default="headrace,torchrec", show_default=True, help="Names, or how they begin.")
 @click.option("--hot-rows", default="", help="Also with R of these many rows, as in 4096,32768.")
+@click.option("--predict/--no-predict", default=False, help="Also with the R that the rule makes of measured costs.")
 @click.option("--preset", default="criteo-kaggle", show_default=True)
 @click.option("--batch-size", type=int, default=4096, show_default=True, help="Rows a rank.")
 @click.option("--window", type=int, default=8, show_default=True)
@@ -270,7 +345,7 @@ def main(json_path: str, **options: Any) -> None:
         click.echo(f"skipped: {why}")
         return
     plan = {k: options[k] for k in ("steps", "warm", "rounds", "peer_steps", "peer_warm", "peer_rounds")}
-    settings = {"window": options["window"], "hot_every": 10, "seed": options["seed"]}
+    settings = {"window": options["window"], "hot_every": 20, "seed": options["seed"]}
     hot_rows = [int(n) for n in options["hot_rows"].split(",") if n]
     results: dict[str, Any] = {}
     for topology in map(Topology.parse, options["topologies"].split(",")):
@@ -278,13 +353,18 @@ def main(json_path: str, **options: Any) -> None:
             shape = {"ranks": topology.ranks, "batch_size": options["batch_size"], "steps": options["stream_steps"]}
             write_stream(Path(folder), options["preset"], **shape, seed=options["seed"])
             stream = read_stream(Path(folder))
-            names = contenders_of(topology, options["systems"].split(","), hot_rows)
-            rates = options["rates"].split(",")
+            systems, rates = options["systems"].split(","), options["rates"].split(",")
             timeout_s = options["timeout_s"]
+            predictions: dict[tuple[str, str], Prediction] = {}
+            if options["predict"]:
+                levels = [n for n in contenders_of(topology, systems, []) if n.startswith("headrace")]
+                predictions = predict(topology, rates, levels, folder, settings=settings, timeout_s=timeout_s)
+            sizes = sorted({*hot_rows, *(one.curve.optimum for one in predictions.values())})
+            names = contenders_of(topology, systems, sizes)
             turns = measure(topology, rates, names, folder, settings=settings, plan=plan, timeout_s=timeout_s)
         away = 1 - 1 / topology.nodes  # share of the rows whose owner is on another node
         own = {n: stream.unique_rows(n) * topology.per_node / n * away * DIM * 4 * 2 for n in {1, topology.per_node}}
-        results[str(topology)] = report(topology, turns, options["batch_size"], own)
+        results[str(topology)] = report(topology, turns, options["batch_size"], own, predictions)
     full = {"options": options, "cores": len(os.sched_getaffinity(0)), **results}
     text = json.dumps(full, indent=2)
     if json_path == "-":

@@ -21,6 +21,14 @@ struct Bags {
     int64_t rows;
 };
 
+// Whether rows are read several times over: then the rows of one feature are worked on before those of the next, since
+// they may stay in cache.
+inline bool has_many_ids(const Bags& bags) noexcept {
+    constexpr int64_t kMany = 3;  // ids a bag
+    const int64_t count = bags.rows * bags.features;
+    return bags.offsets[count] >= kMany * count;
+}
+
 // Sign bits tell what is wrong: SSE2 has no comparisons of 64 bits.
 HEADRACE_VECTOR_CLONES
 static bool ascends(const int64_t* offsets, int64_t begin, int64_t end) noexcept {

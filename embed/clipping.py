@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -23,8 +24,33 @@ def clip_grad_norm_(
     As :func:`torch.nn.utils.clip_grad_norm_` with dense embedding gradients: that of a row is the sum over its
     occurrences, in all batches since the last step, and rows that no batch touched add nothing. Call it between
     ``backward`` and the step, and after ``scaler.unscale_`` of both optimizers if there is a GradScaler.
+
+    Over ranks it is the norm of the gradient of the mean over the global batch, the same on all ranks, each row counted
+    once. All ranks call it, once a step, after the dense gradients were averaged. It sends the rows' gradients to their
+    owners, where they are scaled; the step then applies them, and what ``stage.pending_leaves()`` show is not changed.
     """
+    dense = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     if stage.over_ranks:
-        raise NotImplementedError("over ranks the norm of all gradients is not known before the step")
-    tensors = [*stage.pending_leaves(), *([parameters] if isinstance(parameters, Tensor) else parameters)]
+        return _clip_over_ranks(stage, dense, float(max_norm), float(norm_type), error_if_nonfinite)
+    tensors = [*stage.pending_leaves(), *dense]
     return torch.nn.utils.clip_grad_norm_(tensors, max_norm, norm_type=norm_type, error_if_nonfinite=error_if_nonfinite)
+
+
+def _clip_over_ranks(
+    stage: EmbeddingStage, parameters: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool
+) -> Tensor:
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norms = [torch.linalg.vector_norm(grad.detach(), norm_type) for grad in grads]
+    others = (
+        float(torch.linalg.vector_norm(torch.stack([n.cpu().double() for n in norms]), norm_type)) if norms else 0.0
+    )
+    held, channel = stage.hold_gradients()
+    total = held.total_norm(norm_type, others, channel)
+    if error_if_nonfinite and not math.isfinite(total):
+        raise RuntimeError(f"the norm of order {norm_type} of all gradients is {total}, and cannot be clipped")
+    factor = max_norm / (total + 1e-6)
+    if not factor >= 1.0:  # NaN scales, as in torch
+        held.scale(factor)
+        for grad in grads:
+            grad.mul_(factor)
+    return torch.tensor(total, dtype=torch.float32)

@@ -9,13 +9,15 @@ evaluation or a checkpoint.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.embed._rows import SlotRows
 from headrace.embed._threads import Threads
-from headrace.embed.arrays import F32, U32, U64
+from headrace.embed.arrays import F32, I64, U32, U64
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
@@ -23,6 +25,17 @@ from headrace.embed.row_keys import RowKeys
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import HotRows, RankStep
 from headrace.ingest.step_plan import FetchKeys
+
+
+@dataclass
+class ReplicaChanges:
+    """Rows that entered R on this rank so far; `seconds` until they were all there, waits for other ranks included,
+    `bytes_sent` to other ranks: vectors and optimizer state of the rows that this rank owns."""
+
+    changes: int = 0
+    rows_entered: int = 0
+    seconds: float = 0.0
+    bytes_sent: int = 0
 
 
 class HotReplicas:
@@ -41,6 +54,7 @@ class HotReplicas:
         self._stores, self._residency = stores, residency
         self._frozen, self._threads = frozen, threads
         self._rows = [np.zeros((0, store.width), np.float32) for store in stores]
+        self.changes = ReplicaChanges()
 
     @property
     def rows(self) -> list[F32]:
@@ -49,9 +63,17 @@ class HotReplicas:
 
     def enter(self, step: RankStep) -> None:
         """Get the rows that enter R before `step` from their owners."""
-        for g, group in enumerate(step.groups):
-            if group.hot is not None and len(group.hot.entering):
-                self._enter(g, group.hot, step)
+        hots = [(g, group.hot) for g, group in enumerate(step.groups) if group.hot is not None]
+        entering = [(g, hot) for g, hot in hots if len(hot.entering)]
+        if not entering:
+            return
+        begin, done = time.perf_counter(), self.changes
+        for g, hot in entering:
+            self._enter(g, hot, step)
+            done.rows_entered += len(hot.entering)
+            done.bytes_sent += len(hot.entering_rows) * self._stores[g].width * 4 * (step.world_size - 1)
+        done.changes += 1
+        done.seconds += time.perf_counter() - begin
 
     def _enter(self, g: int, hot: HotRows, step: RankStep) -> None:
         store = self._stores[g]
@@ -73,12 +95,13 @@ class HotReplicas:
             if group.hot is not None and len(group.hot.slots):
                 SlotRows.gather(rows, group.hot.slots, box[len(box) - len(group.hot.slots) :], self._threads)
 
-    def apply(self, step: RankStep, grads: Sequence[F32 | None], rules: Sequence[UpdateRule]) -> None:
-        """One update of every row that any rank touched, with the gradient of the mean over the global batch."""
+    def reduce(self, step: RankStep, grads: Sequence[F32 | None]) -> list[F32 | None]:
+        """Gradients float32 [touched, dim], of the mean over the global batch, of the rows of each layout that any rank
+        touched; the same bits on all ranks. None where there are none."""
         shares = [group.hot for group in step.groups]
         sizes = [0 if hot is None else len(hot.touched) * s.dim for hot, s in zip(shares, self._stores, strict=True)]
         if not sum(sizes):
-            return
+            return [None] * len(sizes)
         flat = np.zeros(sum(sizes), np.float32)
         parts = np.split(flat, np.cumsum(sizes)[:-1])
         for hot, grad, part, store in zip(shares, grads, parts, self._stores, strict=True):
@@ -87,18 +110,39 @@ class HotReplicas:
                 part.reshape(-1, store.dim)[at] = grad[hot.unique] * np.float32(step.share)
         channel = self._communicator.channel("hot", step.run)
         total = np.split(channel.all_reduce(flat, f"hot gradients of step {step.step}"), np.cumsum(sizes)[:-1])
-        for g, (hot, part, rule) in enumerate(zip(shares, total, rules, strict=True)):
-            if hot is not None and len(hot.touched):
-                self._update(g, hot, part.reshape(len(hot.touched), -1), rule)
+        pairs = zip(total, self._stores, strict=True)
+        return [part.reshape(-1, store.dim) if len(part) else None for part, store in pairs]
+
+    def apply(self, step: RankStep, sums: Sequence[F32 | None], rules: Sequence[UpdateRule]) -> None:
+        """One update of every row that any rank touched, with what `reduce` gave."""
+        for g, (group, part, rule) in enumerate(zip(step.groups, sums, rules, strict=True)):
+            if group.hot is not None and part is not None:
+                self._update(g, group.hot, part, rule)
+
+    def own_trained(self, step: RankStep) -> list[I64]:
+        """Positions of the touched rows of each layout that this rank owns and that are not frozen."""
+        nobody = np.empty(0, np.int64)
+        own = [nobody if group.hot is None else group.hot.own for group in step.groups]
+        if not len(self._frozen):
+            return own
+        hots = [group.hot for group in step.groups]
+        return [
+            rows if hot is None else rows[~np.isin(hot.touched_tables[rows], self._frozen)]
+            for rows, hot in zip(own, hots, strict=True)
+        ]
 
     def check(self, step: RankStep) -> None:
         """RuntimeError, on all ranks, unless the replicas are the same bits everywhere."""
+        held = [0 if group.hot is None else group.hot.num_slots for group in step.groups]
+        if not any(held):
+            return
         digest = hashlib.blake2b(digest_size=16)
-        for rows, group in zip(self._rows, step.groups, strict=True):
-            digest.update(rows[: 0 if group.hot is None else group.hot.num_slots].tobytes())
+        for rows, num_slots in zip(self._rows, held, strict=True):
+            digest.update(rows[:num_slots].tobytes())
         channel = self._communicator.channel("hot", step.run)
-        digests = channel.all_gather_bytes(digest.digest(), f"the digest of its replicas at step {step.step}", limit=16)
-        other = [rank for rank, one in enumerate(digests) if one != digests[0]]
+        mine = np.frombuffer(digest.digest(), np.uint8)
+        digests = channel.all_gather(mine, f"the digest of its replicas at step {step.step}")
+        other = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
         if other:
             raise RuntimeError(f"after step {step.step} the replicas of ranks {other} differ from those of rank 0")
 

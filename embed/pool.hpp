@@ -13,17 +13,31 @@
 namespace headrace {
 
 constexpr int64_t kLine = 16;              // floats of a cache line
-constexpr int64_t kLargestLocal = 128;     // floats of a sum that is built beside the output
+constexpr int64_t kLargestLocal = 128;     // floats of a sum that is built beside the output, or of a part of one
 constexpr int64_t kTile = 64;              // output rows that stay in cache over the features
+constexpr int64_t kFeatureTile = 512;      // output rows of one feature that are one thread's
 constexpr int64_t kAheadIds = 16;          // ids looked ahead by the software prefetch
 constexpr int64_t kStreamBytes = 1 << 21;  // an output larger than this is written past the cache
 
-// Loops over columns with a length that the compiler knows, for the usual dims; `Dim` 0 is any.
-template <int64_t Dim, bool first>
-HEADRACE_INLINE void add_weighted(const float* __restrict row, float weight, int64_t dim,
-                                  float* __restrict out) noexcept {
-    const int64_t n = Dim ? Dim : dim;
-    for (int64_t j = 0; j < n; ++j) out[j] = first ? row[j] * weight : out[j] + row[j] * weight;
+// Columns [from, from + columns) of a bag with ids; their sums are in registers, or near. `Columns` is their number
+// where the compiler may know it, else 0; at most kLargestLocal.
+template <int64_t Columns>
+HEADRACE_INLINE void pool_columns(const Bags& bags, int64_t first, int64_t last, const float* const* rows, int64_t from,
+                                  int64_t columns, float* __restrict out) noexcept {
+    const int64_t n = Columns ? Columns : columns;
+    const float* const weights = bags.weights;
+    const int64_t* const ids = bags.query_ids;
+    float sum[Columns ? Columns : kLargestLocal];
+    const float* row = rows[ids[first]] + from;
+    float weight = weights ? weights[first] : 1.0f;
+    for (int64_t j = 0; j < n; ++j) sum[j] = row[j] * weight;
+    for (int64_t p = first + 1; p < last; ++p) {
+        HEADRACE_ONE_BY_ONE
+        row = rows[ids[p]] + from;
+        weight = weights ? weights[p] : 1.0f;
+        for (int64_t j = 0; j < n; ++j) sum[j] = sum[j] + row[j] * weight;
+    }
+    for (int64_t j = 0; j < n; ++j) out[j] = sum[j];
 }
 
 template <int64_t Dim>
@@ -35,11 +49,9 @@ HEADRACE_INLINE void pool_bag(const Bags& bags, int64_t bag, bool mean, const fl
         for (int64_t j = 0; j < n; ++j) out[j] = 0.0f;
         return;
     }
-    const float* weights = bags.weights;
-    const int64_t* ids = bags.query_ids;
-    add_weighted<Dim, true>(rows[ids[first]], weights ? weights[first] : 1.0f, dim, out);
-    for (int64_t p = first + 1; p < last; ++p)
-        add_weighted<Dim, false>(rows[ids[p]], weights ? weights[p] : 1.0f, dim, out);
+    constexpr int64_t kBlock = Dim <= kLargestLocal ? Dim : 0;
+    for (int64_t from = 0; from < n; from += kLargestLocal)
+        pool_columns<kBlock>(bags, first, last, rows, from, std::min(kLargestLocal, n - from), out + from);
     if (mean && last - first > 1) {
         const float count = static_cast<float>(last - first);
         for (int64_t j = 0; j < n; ++j) out[j] = out[j] / count;
@@ -76,27 +88,35 @@ HEADRACE_INLINE void pool_feature(const Bags& bags, int64_t f, const float* cons
     }
 }
 
+// Output rows [start, stop) of features [first, last).
+struct PoolPart {
+    int64_t first;
+    int64_t last;
+    int64_t start;
+    int64_t stop;
+};
+
 template <int64_t Dim>
 HEADRACE_INLINE void pool_features(const Bags& bags, const float* const* rows, int64_t dim, float* out, int64_t stride,
-                                   bool stream, int64_t start, int64_t stop) noexcept {
-    for (int64_t f = 0; f < bags.features; ++f)
-        if (bags.columns[f] >= 0) pool_feature<Dim>(bags, f, rows, dim, out, stride, stream, start, stop);
+                                   bool stream, const PoolPart& part) noexcept {
+    for (int64_t f = part.first; f < part.last; ++f)
+        if (bags.columns[f] >= 0) pool_feature<Dim>(bags, f, rows, dim, out, stride, stream, part.start, part.stop);
 }
 
 HEADRACE_VECTOR_CLONES
-static void pool_rows(const Bags& bags, const float* const* rows, int64_t dim, float* out, int64_t stride, bool stream,
-                      int64_t start, int64_t stop) noexcept {
+static void pool_part(const Bags& bags, const float* const* rows, int64_t dim, float* out, int64_t stride, bool stream,
+                      const PoolPart& part) noexcept {
     switch (dim) {
         case 16:
-            return pool_features<16>(bags, rows, dim, out, stride, stream, start, stop);
+            return pool_features<16>(bags, rows, dim, out, stride, stream, part);
         case 32:
-            return pool_features<32>(bags, rows, dim, out, stride, stream, start, stop);
+            return pool_features<32>(bags, rows, dim, out, stride, stream, part);
         case 64:
-            return pool_features<64>(bags, rows, dim, out, stride, stream, start, stop);
+            return pool_features<64>(bags, rows, dim, out, stride, stream, part);
         case 128:
-            return pool_features<128>(bags, rows, dim, out, stride, stream, start, stop);
+            return pool_features<128>(bags, rows, dim, out, stride, stream, part);
         default:
-            return pool_features<0>(bags, rows, dim, out, stride, stream, start, stop);
+            return pool_features<0>(bags, rows, dim, out, stride, stream, part);
     }
 }
 
@@ -119,16 +139,25 @@ inline void copy_features(const Bags& bags, const float* const* rows, int64_t di
     }
 }
 
-// Unique row u, at rows[u] -> out [B, stride]; output rows are shared out over the workers.
+// Unique row u, at rows[u] -> out [B, stride]; parts of the output are shared out over the workers.
+//
+// Where bags have many ids each row is read many times, so that feature after feature is pooled: the rows of one table
+// may stay in cache, those of all do not. Else a tile of output rows is filled feature after feature.
 inline void pool_forward(const Bags& bags, const float* const* rows, int64_t dim, float* out, int64_t stride,
                          bool one_hot, const Workers& workers) {
     const bool stream = can_stream(bags, dim, out, stride);
-    const int64_t tiles = (bags.rows + kTile - 1) / kTile;
-    workers.run(tiles, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t tile = begin; tile < end; ++tile) {
-            const int64_t start = tile * kTile, stop = std::min(start + kTile, bags.rows);
-            one_hot ? copy_features(bags, rows, dim, out, stride, stream, start, stop)
-                    : pool_rows(bags, rows, dim, out, stride, stream, start, stop);
+    const bool by_feature = has_many_ids(bags);
+    const int64_t tile_rows = by_feature ? kFeatureTile : kTile;
+    const int64_t tiles = (bags.rows + tile_rows - 1) / tile_rows;
+    workers.run(by_feature ? tiles * bags.features : tiles, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t start = i % tiles * tile_rows, stop = std::min(start + tile_rows, bags.rows);
+            if (one_hot) {
+                copy_features(bags, rows, dim, out, stride, stream, start, stop);
+            } else {
+                const int64_t f = i / tiles;
+                pool_part(bags, rows, dim, out, stride, stream, {f, by_feature ? f + 1 : bags.features, start, stop});
+            }
         }
         if (stream) end_stream();
     });

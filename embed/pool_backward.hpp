@@ -224,10 +224,12 @@ struct TableOrder {
 inline void pool_backward(const Bags& bags, const Scatter& s, const TableOrder& order, int64_t unique,
                           const Workers& workers) {
     const bool one_hot = is_one_hot(bags.offsets, bags.rows * bags.features, workers);
+    // Bags of many ids: rows are added to many times, and those of one table may stay in cache.
+    const int64_t tile = has_many_ids(bags) ? bags.rows : kBackwardTile;
     const int64_t parts = workers.threads * (one_hot ? 1 : kUnevenParts);  // fewer read longer runs of the gradient
     const int64_t least = std::max<int64_t>(1, order.single / parts);
     workers.run(order.single, least, [&](int64_t begin, int64_t end) {
-        scatter_features(bags, s, {order.features + begin, order.features + end, kBackwardTile}, one_hot);
+        scatter_features(bags, s, {order.features + begin, order.features + end, tile}, one_hot);
     });
     workers.run(order.tables - order.single, 1, [&](int64_t begin, int64_t end) {
         const int64_t first = order.starts[order.single + begin], last = order.starts[order.single + end];

@@ -13,6 +13,7 @@ row and hands it on to those that use it, and adds their gradients before they l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from headrace.embed._rows import RowSource, SlotRows, SlotSource
 from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U32, Bool
 from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
@@ -67,8 +69,9 @@ class RankExchange:
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
         self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
-        self._unsent: list[tuple[int, RankGroup, F32, UrgentRows, RankStep, UpdateRule]] = []
+        self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
+        self._held: HeldGradients | None = None
 
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
         """The rows of step ``steps.now``, a source a layout, in the order of the batch's unique rows.
@@ -104,6 +107,7 @@ class RankExchange:
         """Pass a step by without training on it: rows that enter R with it still do."""
         self._begin(steps.now.run)
         self.settle()
+        self._held = None
         self.hot.enter(steps.now)
 
     def _begin(self, run: int) -> None:
@@ -172,34 +176,67 @@ class RankExchange:
         rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks.
 
         Rows that no rank uses at the following step are updated by these rules during it, see :meth:`settle`.
+        What :meth:`hold` has gathered of this step is applied instead of `grads`, all of it at once.
         """
         step, following = steps.now, steps.following
+        held, self._held = self._held, None
+        if held is not None and held.step is step:
+            self.hot.apply(step, held.hot, rules)
+            cold = held.cold
+        else:
+            coming, hot = self._post_all(step, grads, following, rules)
+            self.hot.apply(step, hot, rules)
+            cold = [one.total(self._threads) for one in coming]
+        for g, ((rows, total), group, rule) in enumerate(zip(cold, step.owning, rules, strict=True)):
+            slots = self._residency.slots(plan, g)
+            self._update(g, owned_keys(group.owned).take(rows), total, rule, None if slots is None else slots[rows])
+        if self._check_every and (step.step + 1) % self._check_every == 0:
+            self.hot.check(step)
+
+    def hold(self, steps: RankSteps, grads: Sequence[F32 | None]) -> HeldGradients:
+        """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike."""
+        if self._held is None or self._held.step is not steps.now:
+            step = steps.now
+            coming, hot = self._post_all(step, grads, None, ())
+            cold = [one.total(self._threads) for one in coming]
+            trained = [
+                ~np.isin(group.owned.keys.tables[rows], self._frozen)
+                for group, (rows, _) in zip(step.owning, cold, strict=True)
+            ]
+            self._held = HeldGradients(step, cold, trained, hot, self.hot.own_trained(step))
+        return self._held
+
+    def drop_held(self) -> None:
+        """Forget what :meth:`hold` has gathered."""
+        self._held = None
+
+    def norm_channel(self, step: RankStep) -> Channel:
+        """Between all ranks, in the order of their steps."""
+        return self._communicator.channel("hot", step.run)
+
+    def _post_all(
+        self, step: RankStep, grads: Sequence[F32 | None], following: RankStep | None, rules: Sequence[UpdateRule]
+    ) -> tuple[list[Gradients], list[F32 | None]]:
+        """Gradients on their way to the owners of each layout, and the sums of those of R. With `following` only those
+        that it needs; the others are sent later."""
         self.settle()
-        pairs = zip(step.groups, grads, self._dims, strict=True)
-        ordered = [self._ordered(group, grad, dim, np.float32(step.share)) for group, grad, dim in pairs]
+        own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
         if step.inner is not None:
             channel = self._node_channel("node_gradients", step)
             coming = [
                 self._post_gradients(channel, group, mine, None, step)
-                for group, mine in zip(step.groups, ordered, strict=True)
+                for group, mine in zip(step.groups, own, strict=True)
             ]
             sums = [one.total(self._threads)[1] for one in coming]
-            triples = zip(step.inner, sums, self._dims, strict=True)
-            ordered = [self._ordered(group, total, dim, np.float32(1.0)) for group, total, dim in triples]
+            own = [OwnGradients(total, dim, 1.0) for total, dim in zip(sums, self._dims, strict=True)]
         now: list[Gradients] = []
-        for g, (group, mine) in enumerate(zip(step.owning, ordered, strict=True)):
+        for g, (group, mine) in enumerate(zip(step.owning, own, strict=True)):
             urgent = following.urgent_before[g] if following is not None and following.urgent_before else None
             now.append(self._post_gradients(self._channel("gradients", step), group, mine, urgent, step))
             if urgent is not None:
                 rest = UrgentRows(~urgent.sent, ~urgent.owned)
                 self._unsent.append((g, group, mine, rest, step, rules[g]))
-        self.hot.apply(step, grads, rules)
-        for g, (one, rule) in enumerate(zip(now, rules, strict=True)):
-            rows, total = one.total(self._threads)
-            slots = self._residency.slots(plan, g)
-            self._update(g, owned_keys(one.owned).take(rows), total, rule, None if slots is None else slots[rows])
-        if self._check_every and (step.step + 1) % self._check_every == 0:
-            self.hot.check(step)
+        return now, self.hot.reduce(step, grads)
 
     def settle(self) -> None:
         """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""
@@ -213,31 +250,22 @@ class RankExchange:
         """Begin to send the gradients that were put off: behind the late rows of the next step, which are waited for,
         since what is sent to a rank travels in order."""
         unsent, self._unsent = self._unsent, []
-        for g, group, ordered, part, step, rule in unsent:
-            coming = self._post_gradients(self._channel("deferred", step), group, ordered, part, step)
+        for g, group, own, part, step, rule in unsent:
+            coming = self._post_gradients(self._channel("deferred", step), group, own, part, step)
             self._deferred.append((g, coming, rule))
 
-    def _ordered(self, group: RankGroup, grad: F32 | None, dim: int, share: np.float32) -> F32:
-        """Gradients owner after owner, times this rank's share of the global batch."""
-        out = np.zeros((len(group.order), dim), np.float32)
-        if grad is not None:
-            SlotRows.gather(grad, group.order, out, self._threads)
-            if share != 1.0:
-                out *= share
-        return out
-
     def _post_gradients(
-        self, channel: Channel, group: RankGroup, ordered: F32, part: UrgentRows | None, step: RankStep
+        self, channel: Channel, group: RankGroup, own: OwnGradients, part: UrgentRows | None, step: RankStep
     ) -> Gradients:
         """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
-        owned, dim = group.owned, ordered.shape[1]
-        sends = np.split(ordered, np.cumsum(group.counts)[:-1])
-        counts, asked = owned.asked_counts, None
+        owned, ends = group.owned, np.cumsum(group.counts)
+        counts, asked, order = owned.asked_counts, None, group.order
         if part is not None:
-            sends = [rows[m] for rows, m in zip(sends, np.split(part.sent, np.cumsum(group.counts)[:-1]), strict=True)]
+            order, ends = order[part.sent], np.concatenate([[0], np.cumsum(part.sent)])[ends]
             asked = part.owned[owned.asked]
             counts = np.array([np.count_nonzero(part.owned[of]) for of in owned.asked_of_rank], np.int64)
-        into = np.empty((int(counts.sum()), dim), np.float32)
+        sends = np.split(own.rows(order, self._threads), ends[:-1])
+        into = np.empty((int(counts.sum()), own.dim), np.float32)
         parts = np.split(into, np.cumsum(counts)[:-1])
         parts[channel.rank][...] = sends[channel.rank]
         what = f"the gradients of step {step.step}"
@@ -250,6 +278,25 @@ class RankExchange:
             keys, total = keys.take(trained), total[trained]
             slots = None if slots is None else slots[trained]
         self._residency.update(group, keys, slots, torch.from_numpy(total), rule)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGradients:
+    """Gradients float32 [U, dim] of a batch, None for zeros, and what they are multiplied with."""
+
+    grad: F32 | None
+    dim: int
+    share: float
+
+    def rows(self, order: I64, threads: Threads | None) -> F32:
+        """Those at `order`, float32 [n, dim]: owner after owner, as they are sent."""
+        if self.grad is None:
+            return np.zeros((len(order), self.dim), np.float32)
+        out = np.empty((len(order), self.dim), np.float32)
+        SlotRows.gather(self.grad, order, out, threads)
+        if self.share != 1.0:
+            out *= np.float32(self.share)
+        return out
 
 
 class Gradients:

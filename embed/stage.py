@@ -24,6 +24,7 @@ from headrace.embed.forward_rows import (
     find_rows,
     read_vectors,
 )
+from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.initializer import Initializer, check_seed, initial_vectors
 from headrace.embed.kernels import KernelsName, NativeKernels
 from headrace.embed.layout import feature_layout
@@ -41,6 +42,7 @@ from headrace.embed.table_options import check_tables, split_initializers
 from headrace.embed.wire import WireType
 from headrace.formats.schema import Schema, table_uid
 from headrace.indexer.exchange.agreement import agree
+from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
@@ -291,6 +293,17 @@ class EmbeddingStage(torch.nn.Module):
         different rows, and may be scaled in place."""
         return [rows.leaf for rows in self._pending.kept() if rows is not None]
 
+    def hold_gradients(self) -> tuple[HeldGradients, Channel]:
+        """Over ranks: gather the gradients of the batch that went forward at their owners now, where the step will find
+        them, and a channel between all ranks; on all of them. RuntimeError where there is no such batch."""
+        last = self._last
+        if self._exchange is None or last is None or last.batch.ranks is None:
+            raise RuntimeError("there are no gradients of a batch over ranks: call stage(batch) in training first")
+        steps = last.batch.ranks
+        return self._exchange.hold(steps, self._row_gradients(last, self._pending.kept())), self._exchange.norm_channel(
+            steps.now
+        )
+
     def add_gradients(self, group: int, keys: RowKeys, grads: F32) -> None:
         """Add grads float32 [n, dim] of rows, each once, to what the next step applies; for loops without autograd."""
         self._pending.add(group, with_gradients(keys, torch.from_numpy(grads).to(self.device)))
@@ -301,8 +314,13 @@ class EmbeddingStage(torch.nn.Module):
         self._residency.flush()
 
     def stats(self) -> dict[str, Any]:
-        """Where the time of the training steps went; see :meth:`headrace.embed.step_times.StepTimes.report`."""
-        return self._times.report()
+        """Where the time of the training steps went; see :meth:`headrace.embed.step_times.StepTimes.report`.
+
+        Over ranks also `r_changes`: how often rows entered R (`changes`), how many (`rows_entered`), the `seconds` that
+        this rank took for it, waits for others included, and the `bytes_sent` to others; else None.
+        """
+        changes = None if self._exchange is None else vars(self._exchange.hot.changes).copy()
+        return {**self._times.report(), "r_changes": changes}
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread that moves rows, once what it was asked for is done; a RuntimeWarning if that takes longer.
@@ -479,8 +497,17 @@ class EmbeddingStage(torch.nn.Module):
         rules = self._optimizer.rules()
         if self.check_finite:
             check_finite_gradients(self._pending.kept(), last, self.schema)
+        grads = self._row_gradients(last, self._pending.take())
+        self._last = None
+        self._optimizer.num_steps += 1
+        exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
+        self._times.end_step()
+
+    @staticmethod
+    def _row_gradients(last: Forward, pending: Sequence[RowGradients | None]) -> list[F32 | None]:
+        """Gradients float32 [U, dim] of all unique rows of a batch, or None, of each layout."""
         grads: list[F32 | None] = []
-        for rows, forward in zip(self._pending.take(), last.rows, strict=True):
+        for rows, forward in zip(pending, last.rows, strict=True):
             given = None if rows is None else rows.leaf.grad
             grad = None if given is None else given.contiguous().numpy()
             if rows is not None and grad is not None and len(grad) < len(forward.leaf):
@@ -488,10 +515,7 @@ class EmbeddingStage(torch.nn.Module):
                 whole[rows.keys.locations.astype(np.int64)] = grad
                 grad = whole
             grads.append(grad)
-        self._last = None
-        self._optimizer.num_steps += 1
-        exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
-        self._times.end_step()
+        return grads
 
     def _settle(self) -> None:
         """Over ranks: make the updates that were put off until the step to come."""
@@ -501,6 +525,8 @@ class EmbeddingStage(torch.nn.Module):
     def _drop_pending(self) -> None:
         """What ``optimizer().zero_grad()`` does."""
         self._pending.zero()
+        if self._exchange is not None:
+            self._exchange.drop_held()
 
     def _apply_pending(self) -> None:
         """What ``optimizer().step()`` does."""

@@ -13,3 +13,11 @@
 
 // For what such a function calls: only inlined code is compiled for its vector width.
 #define HEADRACE_INLINE __attribute__((always_inline)) inline
+
+// In a loop whose inner loop is to become vectors: GCC may otherwise run the outer loop two by two within the inner one
+// (-floop-unroll-and-jam, part of -O3), and then finds no vectors any more. Costs nothing.
+#if defined(__GNUC__)
+#define HEADRACE_ONE_BY_ONE __asm__ volatile("");
+#else
+#define HEADRACE_ONE_BY_ONE
+#endif

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.ali_ccp import FIELDS
-from headrace.formats.arrow_arrays import null_mask, offsets, primitive_values
+from headrace.formats.arrow_arrays import offsets
 from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.errors import BadRecordError

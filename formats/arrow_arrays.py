@@ -1,4 +1,4 @@
-"""Arrow arrays as NumPy arrays and back, by their buffers: nullable integers never become floats on the way (L87)."""
+"""Lists and strings of Arrow as NumPy arrays, and NumPy arrays as Arrow ones, by their buffers."""
 
 from __future__ import annotations
 
@@ -8,32 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Bool = npt.NDArray[np.bool_]
-
-
-def null_mask(array: pa.Array) -> Bool | None:
-    """bool [n], True where the array is null; None when nothing is."""
-    if array.null_count == 0:
-        return None
-    if pa.types.is_null(array.type):  # has no bitmap
-        return np.ones(len(array), np.bool_)
-    first, bit = divmod(array.offset, 8)
-    bitmap = np.frombuffer(array.buffers()[0], np.uint8)[first:]
-    mask: Bool = np.unpackbits(bitmap, count=bit + len(array), bitorder="little")[bit:] == 0
-    return mask
-
-
-def primitive_values(array: pa.Array) -> npt.NDArray[Any]:
-    """A read-only view of a fixed-width array's values; what stands under a null is arbitrary.
-
-    TypeError for what is not an array of integers or floats of whole bytes.
-    """
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-        raise TypeError(f"a column of {array.type}, where integers or floats are expected")
-    dtype = np.dtype(array.type.to_pandas_dtype())
-    if len(array) == 0:
-        return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype, count=array.offset + len(array))[array.offset :]
+from headrace.arrow_buffers import Bool
 
 
 def offsets(array: pa.Array) -> npt.NDArray[np.int64]:

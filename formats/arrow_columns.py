@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.formats.arrow_arrays import Bool, null_mask, offsets, primitive_values, string_bytes, to_arrow
+from headrace.arrow_buffers import Bool, null_mask, primitive_values
+from headrace.formats.arrow_arrays import offsets, string_bytes, to_arrow
 from headrace.formats.criteo_lines import SPARSE_KIND, Kind, Reason
 from headrace.formats.errors import ColumnMismatchError
 from headrace.formats.schema import Dense, Label, Sparse

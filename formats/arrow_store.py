@@ -6,8 +6,10 @@ import glob
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -19,10 +21,13 @@ from headrace.formats.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manife
 from headrace.formats.range_fetcher import FetchCounts, FetchOptions, is_passing
 from headrace.formats.range_file import Access, RangeFile
 from headrace.formats.store import LOCAL, Store
+from headrace.formats.store_threads import ask_bounded
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*)?", re.DOTALL)
 _QUERY = re.compile(r"(.*?)(\?[A-Za-z0-9_.-]+=[^/*]*)?", re.DOTALL)
 _COMMANDS = ("pipe:",)
+_NOT_COPIED = ("tls_ca_dir_path", "tls_verify_certificates", "smart_defaults")
+"""Parameters of S3 that a copy of a file system does not have."""
 
 _T = TypeVar("_T")
 
@@ -98,7 +103,7 @@ class ArrowStore:
         info = self._info(path)
         if info.type == fs.FileType.NotFound:
             return None
-        with self.open(path) as file:
+        with self.open(self._prefix + path) as file:
             return parse_manifest(self._prefix + path, file.read(MAX_MANIFEST_BYTES + 1))
 
     def blake2b(self, file: str) -> str:
@@ -168,40 +173,21 @@ class ArrowStore:
         return self._call(self._prefix + path, lambda: self.filesystem.get_file_info(path))
 
     def _call(self, name: str, ask: Callable[[], _T]) -> _T:
-        """What the file system answers, with retries, each of them within bounded time."""
+        """What the file system answers, with retries, all of them together within `stall_timeout_s`."""
         done = threading.Event()
+        end_s = time.monotonic() + self.options.stall_timeout_s
         for attempt in range(1, self.options.attempts + 1):
             try:
-                return _bounded(ask, self.options.stall_timeout_s)
+                return ask_bounded(ask, max(0.0, end_s - time.monotonic()))
             except Exception as error:
                 if not is_passing(error):
                     raise
-                if attempt == self.options.attempts:
+                pause_s = self.options.pause_s(attempt, name)
+                if attempt == self.options.attempts or time.monotonic() + pause_s >= end_s:
                     raise StoreReadError(name, 0, 0, attempt, f"no information about it: {error}") from error
             self._counts.add(retries=1)
-            done.wait(self.options.pause_s(attempt, name))
+            done.wait(pause_s)
         raise AssertionError("there is a last attempt")
-
-
-def _bounded(ask: Callable[[], _T], timeout_s: float) -> _T:
-    """``ask()`` in a thread of its own; TimeoutError when it does not answer in time (the thread is given up)."""
-    answer: list[_T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            answer.append(ask())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="headrace-store", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if errors:
-        raise errors[0]
-    if not answer:
-        raise TimeoutError(f"no answer for {timeout_s:g} s")
-    return answer[0]
 
 
 def _pattern(parts: Sequence[str]) -> re.Pattern[str]:
@@ -237,9 +223,10 @@ def store_of(
 ) -> tuple[Store, PathLike | Iterable[PathLike]]:
     """The store that holds `paths`, and the paths as it has them; all of one store, or ValueError.
 
-    With a `filesystem` it is that one's (or the store itself); otherwise URIs (``s3://bucket/day_*.gz``, also with the
-    parameters of ``pyarrow.fs.FileSystem.from_uri`` behind a ``?``) are looked up, and other paths are local ones.
-    Nothing that would run a command is a URI here.
+    With a `filesystem` it is that one's (or the store itself); otherwise URIs (``s3://bucket/day_*.gz``) are looked up,
+    and other paths are local ones. Behind a ``?`` a URI may have parameters of ``pyarrow.fs.FileSystem.from_uri``, and
+    the fields of :class:`FetchOptions` (``?region=eu-west-1&stall_timeout_s=20``). Nothing that would run a command is
+    a URI here.
     """
     if isinstance(filesystem, ArrowStore):
         return filesystem.for_reader(), paths
@@ -257,11 +244,11 @@ def store_of(
     if len(uris) < len(given):
         raise ValueError(f"{uris[0]}: local paths and URIs cannot be read by one reader")
     opened = [_open_uri(uri) for uri in uris]
-    first = opened[0][0]
-    if any(not found.equals(first) for found, _ in opened[1:]):
+    first, _, options = opened[0]
+    if any(not found.equals(first) or other != options for found, _, other in opened[1:]):
         raise ValueError(f"{uris[0]} and others are of several file systems; one reader reads one")
-    inner = [path for _, path in opened]
-    return ArrowStore(first), inner if len(inner) != 1 else inner[0]
+    inner = [path for _, path, _ in opened]
+    return ArrowStore(first, options), inner if len(inner) != 1 else inner[0]
 
 
 def _is_uri(path: str) -> bool:
@@ -270,21 +257,49 @@ def _is_uri(path: str) -> bool:
     return _URI.match(path) is not None
 
 
-def _open_uri(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URI, and the path (or pattern) in it."""
+def _open_uri(uri: str) -> tuple[fs.FileSystem, str, FetchOptions]:
+    """The file system of a URI, the path (or pattern) in it, and how to fetch from there."""
     match = _URI.fullmatch(uri)
     assert match is not None
     scheme, authority, rest = match[1], match[2], match[3] or ""
     split = _QUERY.fullmatch(rest if rest else authority)
     assert split is not None
-    query = split[2] or ""
+    query, options = _take_options(split[2] or "")
     authority, path = (authority, split[1]) if rest else (split[1], "")
     try:
         base = f"{scheme}://{authority}{'/' if not authority else ''}{query}"
-        filesystem, root = fs.FileSystem.from_uri(base)
+        filesystem, root = ask_bounded(lambda: fs.FileSystem.from_uri(base), options.stall_timeout_s)
+    except TimeoutError as error:  # where no region is given, the store is asked for it
+        raise StoreReadError(f"{scheme}://{authority.rpartition('@')[2]}{path}", 0, 0, 1, str(error)) from error
     except (pa.ArrowException, OSError, ValueError) as error:
         shown = f"{scheme}://{authority.rpartition('@')[2]}{path}"
         reason = str(error).partition("\n")[0].replace(base, shown)  # without credentials
         raise ValueError(f"{shown}: no file system for it ({type(error).__name__}: {reason})") from None
+    if filesystem.type_name == "s3" and not any(f"{name}=" in query for name in _NOT_COPIED):
+        filesystem = _asked_once(filesystem)
     root = root.rstrip("/")
-    return filesystem, f"{root}{path}" if path else root
+    return filesystem, f"{root}{path}" if path else root, options
+
+
+def _asked_once(filesystem: fs.FileSystem) -> fs.FileSystem:
+    """The same, without retries of the library's own: of a URI it makes ten, which take over a minute, and we retry."""
+    rebuild, arguments, *_ = filesystem.__reduce__()
+    once = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+    found: fs.FileSystem = rebuild({**arguments[0], "retry_strategy": once})
+    return found
+
+
+def _take_options(query: str) -> tuple[str, FetchOptions]:
+    """``?a=1&attempts=3`` -> ("?a=1", FetchOptions(attempts=3)); ValueError for a value that is no number, or none of
+    those allowed."""
+    defaults, taken, left = asdict(FetchOptions()), {}, []
+    for parameter in query.removeprefix("?").split("&") if query else ():
+        name, _, value = parameter.partition("=")
+        if name not in defaults:
+            left.append(parameter)
+            continue
+        try:
+            taken[name] = type(defaults[name])(value)
+        except ValueError:
+            raise ValueError(f"{parameter}: not a number") from None
+    return "?" + "&".join(left) if left else "", FetchOptions(**taken)

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.formats.arrow_arrays import null_mask, primitive_values
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.atomic_file import AtomicFile, is_partial, sync_folder, write_atomic
 from headrace.formats.checks import check_integer
 from headrace.formats.convert import ConversionError, ConvertReport
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import MANIFEST_NAME, PathLike
 from headrace.formats.generate.output_folder import sole_writer
-from headrace.formats.history_runs import LogRows, merge_runs, open_run, rows_at_a_time, write_run
+from headrace.formats.history_runs import LogRows, is_whole, merge_runs, open_run, rows_at_a_time, write_run
 from headrace.formats.history_store import TOOL
 from headrace.formats.manifest import Manifest, ManifestFile, new_hasher, read_manifest, write_manifest
 from headrace.formats.reader import DecodedBlock, FilePosition
@@ -154,8 +154,20 @@ class _Runs:
         described = folder / "parameters.json"
         if not described.exists():
             write_atomic(described, json.dumps(parameters).encode())
-        while (record := folder / f"run-{len(self.records)}.json").exists():
-            self.records.append(json.loads(record.read_bytes()))
+        while (record := self._whole(len(self.records), len(parameters["columns"]))) is not None:
+            self.records.append(record)
+        for record_file in folder.glob("run-*.json"):  # of runs behind one that is not whole: they are made again
+            if int(record_file.stem.removeprefix("run-")) >= len(self.records):
+                record_file.unlink()
+
+    def _whole(self, number: int, columns: int) -> dict[str, Any] | None:
+        """The record of a run that is there as a whole; whether it is, nothing but its arrays can tell (a disk may have
+        lost them)."""
+        path = self.folder / f"run-{number}.json"
+        if not path.exists():
+            return None
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        return record if is_whole(self.folder / f"run-{number}", columns, record["rows"]) else None
 
     @property
     def counts(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ stably, and a merge takes the earlier run first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace.formats.atomic_file import sync_folder
 from headrace.formats.text_values import U64, Bool
 
 I64 = npt.NDArray[np.int64]
@@ -64,10 +66,24 @@ class LogRows:
 
 
 def write_run(folder: Path, rows: LogRows) -> None:
-    """Write sorted rows into a new folder, an array a file."""
+    """Write sorted rows into a new folder, an array a file, all on disk before it returns."""
     folder.mkdir()
     for name, array in rows.arrays.items():
-        np.save(folder / f"{name}.npy", array)
+        with open(folder / f"{name}.npy", "xb") as file:
+            np.save(file, array)
+            file.flush()
+            os.fsync(file.fileno())
+    sync_folder(folder)
+    sync_folder(folder.parent)
+
+
+def is_whole(folder: Path, columns: int, rows: int) -> bool:
+    """Whether a run is there with all of its rows."""
+    try:
+        run = open_run(folder, columns)
+    except (OSError, ValueError):
+        return False
+    return all(len(array) == rows for array in run.arrays.values())
 
 
 def open_run(folder: Path, columns: int) -> LogRows:

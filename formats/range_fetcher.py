@@ -11,10 +11,12 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Protocol
 
 from headrace.formats.checks import check_integer
 from headrace.formats.errors import CorruptShardError, ReadInterruptedError, StoreReadError
+from headrace.formats.store_threads import start_thread
 
 _JOIN_TIMEOUT_S = 1.0
 
@@ -25,8 +27,10 @@ class FetchOptions:
 
     A file is fetched in ranges of `range_bytes`, up to `ahead` of them before they are asked for, by as many threads; a
     file thus holds about ``(ahead + 2) * range_bytes``. A range that fails, or comes short, is asked for again, at most
-    `attempts` times in all, after pauses that double from `first_pause_s` to `max_pause_s`. When no attempt ends within
-    `stall_timeout_s`, the read fails.
+    `attempts` times without a byte that is new, after pauses that double from `first_pause_s` to `max_pause_s`.
+
+    No read, and no question about a file, waits for longer than `stall_timeout_s` without a byte of the file, or an
+    answer, however many attempts are left; a 4 MiB range must have come by then, too.
     """
 
     range_bytes: int = 4 << 20
@@ -80,25 +84,29 @@ class Handle(Protocol):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether another attempt may succeed: not when the file is not there, or may not be read."""
+    """Whether another attempt may succeed: not when the file is not there, or may not be read.
+
+    Libraries wrap what a connection raises in errors of their own: of these the cause tells (L107).
+    """
     if isinstance(error, (FileNotFoundError, PermissionError, CorruptShardError, NotImplementedError)):
         return False
     if any(word in str(error) for word in ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "NO_SUCH_BUCKET", "NO_SUCH_KEY")):
         return False
-    return isinstance(error, OSError)
+    if isinstance(error, (OSError, HTTPException)):
+        return True
+    return error.__cause__ is not None and is_passing(error.__cause__)
 
 
 class _Range:
-    """Part `number` of a file; `progress` is when something last happened to it."""
+    """A part of a file: neither data nor an error while it is queued or fetched."""
 
     def __init__(self) -> None:
         self.data: bytes | bytearray | None = None
         self.error: BaseException | None = None
-        self.progress = time.monotonic()
 
 
 class RangeFetcher:
-    """The ranges of one file of `size` bytes; `held` of them are kept at most.
+    """The ranges of one file of `size` bytes; `held` of them are kept at most. One thread at a time takes them.
 
     Threads start when there is something to fetch, and end when :meth:`stop` is called; they hold this object, never
     the file object on top of it, so that dropping that one stops them.
@@ -121,20 +129,31 @@ class RangeFetcher:
         self._queue: deque[int] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
+        self._taking = False
+        self._last_bytes_s = 0.0  # when bytes of any range came last
         self._stopped = threading.Event()
         self._interrupted = False
         self._handle: Handle | None = None
         self._opening = threading.Lock()
 
     def get(self, number: int, *, ahead: bool) -> bytes | bytearray:
-        """Range `number`; with `ahead` the next ones are asked for, too. StoreReadError, or what opening raised."""
+        """Range `number`; with `ahead` the next ones are asked for, too. StoreReadError, or what opening raised.
+
+        RuntimeError while another thread is in here: its range could be forgotten before it came.
+        """
         with self._changed:
-            self._want(number, first=True)
-            if ahead:
-                for later in range(number + 1, min(number + self._ahead, self._last()) + 1):
-                    self._want(later, first=False)
-            self._forget_oldest(number)
-            return self._wait_for(number, self._ranges[number])
+            if self._taking:
+                raise RuntimeError(f"{self.path}: read by two threads at a time; open it for each of them")
+            self._taking = True
+            try:
+                self._want(number, first=True)
+                if ahead:
+                    for later in range(number + 1, min(number + self._ahead, self._last()) + 1):
+                        self._want(later, first=False)
+                self._forget_oldest(number)
+                return self._wait_for(number, self._ranges[number])
+            finally:
+                self._taking = False
 
     def follows(self, number: int) -> bool:
         """Whether the range before `number` was used lately: reading goes on from there."""
@@ -175,9 +194,7 @@ class RangeFetcher:
         self._ranges[number] = _Range()
         (self._queue.appendleft if first else self._queue.append)(number)
         if self._idle < len(self._queue) and len(self._threads) < self._ahead + 1:
-            thread = threading.Thread(target=_work, args=(self,), name="headrace-fetch", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._threads.append(start_thread(_work, self, name="headrace-fetch", owner=self))
         self._changed.notify_all()
 
     def _forget_oldest(self, wanted: int) -> None:
@@ -188,14 +205,15 @@ class RangeFetcher:
                 self._queue.remove(oldest)
 
     def _wait_for(self, number: int, wanted: _Range) -> bytes | bytearray:
-        wanted.progress = time.monotonic()  # whoever was ahead of it in the queue may have waited, too
+        began_s = time.monotonic()
         while wanted.data is None:
             if self._stopped.is_set():
                 raise ReadInterruptedError(f"{self.path}: closed while it was read")
             if wanted.error is not None:
                 self._ranges.pop(number, None)  # who reads on tries again
                 raise wanted.error
-            left = wanted.progress + self._options.stall_timeout_s - time.monotonic()
+            # what comes for other ranges shows that this one waits for its turn, and not for a store that is silent
+            left = max(began_s, self._last_bytes_s) + self._options.stall_timeout_s - time.monotonic()
             if left <= 0:
                 begin, end = self._bounds(number)
                 reason = f"nothing came for {self._options.stall_timeout_s:g} s"
@@ -226,8 +244,11 @@ class RangeFetcher:
         begin, end = self._bounds(number)
         got = bytearray()
         reason: object = ""
-        for attempt in range(1, self._options.attempts + 1):
-            wanted.progress = time.monotonic()
+        failed = 0  # attempts since the last one that brought bytes
+        while failed < self._options.attempts and not self._stopped.is_set():
+            if failed or got:
+                self._counts.add(retries=1)
+                self._stopped.wait(self._options.pause_s(max(failed, 1), f"{self.path} {begin}"))
             try:
                 data = self._opened().read_at(end - begin - len(got), begin + len(got))
             except Exception as error:
@@ -235,20 +256,20 @@ class RangeFetcher:
                 if not is_passing(error):
                     raise
                 reason = error
-            else:
-                self._counts.add(bytes_fetched=len(data), requests=1)
-                if len(data) == end - begin:
-                    return data
-                got += data
-                if len(got) == end - begin:
-                    return got
-                reason = f"a short read, {len(got)} of {end - begin} bytes"
-                self._drop_handle()
-            if attempt == self._options.attempts or self._stopped.is_set():
-                break
-            self._counts.add(retries=1)
-            self._stopped.wait(self._options.pause_s(attempt, f"{self.path} {begin}"))
-        raise StoreReadError(self.path, begin, end - 1, attempt, str(reason)) from (
+                failed += 1
+                continue
+            self._counts.add(bytes_fetched=len(data), requests=1)
+            if data:
+                self._last_bytes_s = time.monotonic()
+            if len(data) == end - begin:
+                return data
+            got += data
+            if len(got) == end - begin:
+                return got
+            reason = f"a short read, {len(got)} of {end - begin} bytes"
+            self._drop_handle()
+            failed = 0 if data else failed + 1
+        raise StoreReadError(self.path, begin, end - 1, failed, str(reason)) from (
             reason if isinstance(reason, Exception) else None
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.formats.arrow_arrays import null_mask, primitive_values
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.file_reader import FileReader
 from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
 from headrace.formats.text_values import U64, Bool

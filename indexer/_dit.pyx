@@ -298,6 +298,10 @@ cdef class NativeDedup(OfProcess):
             self.engine.get().close_engine(_nothing)
 
 
+cdef enum class Pass:
+    insert, lookup, remove
+
+
 cdef class NativeIndex(OfProcess):
     """The index; see dit.py for what its methods promise."""
 
@@ -322,36 +326,28 @@ cdef class NativeIndex(OfProcess):
             self.dit.release()
 
     def index(self, columns):
-        cdef Dit* dit = self.dit.get()
-        cdef Batch* batch = dit.engine().acquire()
-        cdef int64_t ticket
-        try:
-            groups = _deduplicate(&dit.engine(), batch, self.pool, columns)
-            with nogil:
-                ticket = dit.insert(batch[0])
-            return groups, ticket
-        finally:
-            dit.engine().release(batch)
+        return self._pass(columns, Pass.insert)
 
     def lookup(self, columns):
-        cdef Dit* dit = self.dit.get()
-        cdef Batch* batch = dit.engine().acquire()
-        try:
-            groups = _deduplicate(&dit.engine(), batch, self.pool, columns)
-            with nogil:
-                dit.lookup(batch[0])
-            return groups
-        finally:
-            dit.engine().release(batch)
+        return self._pass(columns, Pass.lookup)[0]
 
     def remove(self, columns):
+        return self._pass(columns, Pass.remove)[0]
+
+    cdef _pass(self, columns, Pass kind):
         cdef Dit* dit = self.dit.get()
         cdef Batch* batch = dit.engine().acquire()
+        cdef int64_t ticket = -1
         try:
             groups = _deduplicate(&dit.engine(), batch, self.pool, columns)
             with nogil:
-                dit.remove(batch[0])
-            return groups
+                if kind == Pass.insert:
+                    ticket = dit.insert(batch[0])
+                elif kind == Pass.lookup:
+                    dit.lookup(batch[0])
+                else:
+                    dit.remove(batch[0])
+            return groups, ticket
         finally:
             dit.engine().release(batch)
 

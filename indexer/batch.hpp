@@ -49,20 +49,18 @@ class Batch {
     };
 
   public:
-    // Keys are dealt out to `num_lanes` runs of shards, a power of two; none: unique rows only.
-    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::size_t num_lanes, std::uint64_t multiplier)
-        : tables_(tables),
-          multiplier_(multiplier),
-          num_lanes_(num_lanes),
-          groups_(num_groups),
-          job_of_table_(tables.size(), kNone) {
+    Batch(const std::vector<TableInfo>& tables, std::size_t num_groups, std::uint64_t multiplier)
+        : tables_(tables), multiplier_(multiplier), groups_(num_groups), job_of_table_(tables.size(), kNone) {
         dedups_.resize(tables.size());
-        while (num_lanes > 0 && (num_lanes << lane_shift_) < kMaxShards) ++lane_shift_;
     }
 
     // --- 1. columns, in the caller's order
 
-    void clear() {
+    // Keys will be dealt out to `num_lanes` runs of shards, a power of two; none: unique rows only.
+    void begin(std::size_t num_lanes) {
+        num_lanes_ = num_lanes;
+        lane_shift_ = 0;
+        while (num_lanes > 0 && (num_lanes << lane_shift_) < kMaxShards) ++lane_shift_;
         for (const Job& job : jobs_) job_of_table_[job.table] = kNone;
         jobs_.clear();
         columns_.clear();
@@ -171,6 +169,12 @@ class Batch {
         std::uint32_t i_ = 0, end_ = 0;
     };
 
+    // As if no key were new, for who inserts the batch once more.
+    void forget_new() {
+        for (const GroupOut& group : groups_) std::fill_n(group.is_new, group.unique, std::uint8_t{0});
+    }
+
+    std::size_t num_lanes() const { return num_lanes_; }
     std::uint64_t multiplier() const { return multiplier_; }
     GroupOut& group(std::size_t g) { return groups_[g]; }
     const GroupOut* groups() const { return groups_.data(); }
@@ -273,7 +277,7 @@ class Batch {
 
     const std::vector<TableInfo>& tables_;
     const std::uint64_t multiplier_;
-    const std::size_t num_lanes_;
+    std::size_t num_lanes_ = 0;
     std::vector<GroupOut> groups_;
     std::vector<Column> columns_;
     std::vector<Job> jobs_;

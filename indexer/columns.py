@@ -142,7 +142,7 @@ def _not_integers(values: object) -> str:
     return f"{values.type}; they must be integers: {remedy}"
 
 
-_WORDS = {("u", 4), ("u", 8), ("i", 8)}
+_WORDS = frozenset(map(np.dtype, (np.uint32, np.uint64, np.int64)))  # of this machine's byte order
 
 
 def _checked(position: int, column: IdColumn) -> CheckedColumn:
@@ -154,10 +154,11 @@ def _checked(position: int, column: IdColumn) -> CheckedColumn:
             raise ValueError(f"ids of column {position} (table {column.table}): {error}") from None
         if nulls is not None:
             missing = nulls if missing is None else missing | nulls
-    if (values.dtype.kind, values.dtype.itemsize) not in _WORDS:
-        values = values.astype(np.int64 if values.dtype.kind == "i" else np.uint32)
-    if not (values.flags.c_contiguous and values.flags.aligned and values.dtype.isnative):
-        values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
-    words = cast("U32 | U64", values.view(np.uint64) if values.dtype.kind == "i" else values)
-    flags = None if missing is None else np.ascontiguousarray(missing, np.bool_).view(np.uint8)
-    return CheckedColumn(int(column.table), words, flags)
+    dtype, flags = values.dtype, values.flags
+    if dtype not in _WORDS or not (flags.c_contiguous and flags.aligned):
+        if dtype.itemsize < 8:
+            dtype = np.dtype(np.int64 if dtype.kind == "i" else np.uint32)
+        values = np.require(values, dtype.newbyteorder("="), ["C", "A"])
+    words = cast("U32 | U64", values.view(np.uint64) if dtype.kind == "i" else values)
+    mask = None if missing is None else np.ascontiguousarray(missing).view(np.uint8)
+    return CheckedColumn(int(column.table), words, mask)

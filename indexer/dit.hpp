@@ -2,13 +2,15 @@
 //
 // Locks, always in this order: life (engine) -> stay -> order -> cut -> tickets | shards, in rising order -> counts,
 // arena.
-//   order  held by insert(), undo_after() and remove(): one after the other
+//   order  held, shared, by insert(), whose batches follow each other through the lanes (batch_order.hpp), and by
+//          undo_after() and remove() alone
 //   cut    held by commit() and undo_after(), and while a cut is taken: it sees each ticket in every shard or in none
 //   stay   held, shared, as long as a cut lives, and by remove(): a row of a cut stays
 #pragma once
 
 #include <optional>
 
+#include "batch_order.hpp"
 #include "cut.hpp"
 #include "engine.hpp"
 #include "flights.hpp"
@@ -48,7 +50,8 @@ class Dit {
           rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits),
           counts_(half_life),
           shards_(num_shards, num_groups, arena_),
-          restored_(num_shards, num_groups, arena_) {
+          restored_(num_shards, num_groups, arena_),
+          order_(engine_.num_lanes()) {
         shards_.add_all();
     }
 
@@ -59,29 +62,27 @@ class Dit {
     // Ticket of the batch, whose outputs are set. On bad_alloc or overflow_error the batch has left no trace.
     std::int64_t insert(Batch& batch) {
         const auto open = engine_.enter();
-        const std::lock_guard<std::mutex> order(order_mutex_);
-        const auto begin = Clock::now();
-        const std::int64_t ticket = next_ticket_;
-        reserve_ticket();
-        std::atomic<std::size_t> new_rows{0};
-        try {
-            engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) { new_rows += insert(batch, lane, ticket); });
-        } catch (...) {
-            undo_shards(ticket - 1);
-            throw;
+        const std::shared_lock<Visitors> order(order_mutex_);
+        const TicketRoom room(*this);
+        while (true) {
+            Passage passage{batch, order_.enter()};
+            if (engine_.shares_lanes() || batch.num_lanes() == 1) {
+                pass_all_lanes(passage);
+            } else {
+                pass_lane_by_lane(passage);
+            }
+            const auto end =
+                order_.leave(passage.way, [&] { finish(passage); }, [&] { undo_shards(passage.way.ticket() - 1); });
+            if (end == BatchOrder::End::kDone) return passage.way.ticket();
+            if (end == BatchOrder::End::kFailed) std::rethrow_exception(passage.error);
+            batch.forget_new();
         }
-        shards_.grow_crowded(new_rows);
-        const std::lock_guard<std::mutex> tickets(ticket_mutex_);
-        pending_.push_back(ticket);
-        ++next_ticket_;
-        longest_call_ms_ = std::max(longest_call_ms_, batch.busy_ms + ms_since(begin));
-        return ticket;
     }
 
     void lookup(Batch& batch) {
         const auto open = engine_.enter();
-        engine_.pool().run(engine_.num_lanes(), [&](std::size_t lane) {
-            const RangeLock lock = lock_lane(lane);
+        engine_.pool().run(batch.num_lanes(), [&](std::size_t lane) {
+            const RangeLock lock = lock_lane(batch, lane);
             ProbeCounts counts;
             const auto write = [&](const Flight& flight, std::size_t i, std::uint64_t at) {
                 *flight.locations[i] = at == kAbsent ? kAbsent : rank_bits_ | at;
@@ -103,10 +104,10 @@ class Dit {
     void remove(Batch& batch) {
         const auto open = engine_.enter();
         const std::lock_guard<Visitors> stay(stay_mutex_);
-        const std::lock_guard<std::mutex> order(order_mutex_);
+        const std::lock_guard<Visitors> order(order_mutex_);
         check_no_tickets();
-        for (std::size_t lane = 0; lane < engine_.num_lanes(); ++lane) {
-            const RangeLock lock = lock_lane(lane);
+        for (std::size_t lane = 0; lane < batch.num_lanes(); ++lane) {
+            const RangeLock lock = lock_lane(batch, lane);
             ProbeCounts counts;
             const auto none = [](const Flight&, std::size_t, const Entry&, bool) { return false; };
             fly(batch, lane, counts, none, [&](const Flight& flight, std::size_t i, auto&) {
@@ -127,7 +128,7 @@ class Dit {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         check_ticket(ticket, false);
-        if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes));
+        if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes), engine_.pool());
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = shards_.lock(s);
             shards_[s].commit(ticket);
@@ -140,7 +141,7 @@ class Dit {
     // `none`: all that is uncommitted.
     void undo_after(std::int64_t ticket, bool none) {
         const auto open = engine_.enter();
-        const std::lock_guard<std::mutex> order(order_mutex_);
+        const std::lock_guard<Visitors> order(order_mutex_);
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         if (none) ticket = last_committed_;
         if (!none) check_ticket(ticket, true);
@@ -302,7 +303,7 @@ class Dit {
                        const std::vector<std::uint32_t>& extents, std::size_t rows, const std::uint32_t* tables,
                        const std::uint8_t* missing, const std::uint64_t* ids, const std::uint64_t* locations) {
         const auto open = engine_.enter();
-        const std::lock_guard<std::mutex> order(order_mutex_);
+        const std::lock_guard<Visitors> order(order_mutex_);
         if (restored_.size() == 0) check_empty();
         if (s != restored_.size() || s >= shards_.size()) throw std::invalid_argument("shards are restored in order");
         Shard& fresh = restored_.add();
@@ -344,7 +345,7 @@ class Dit {
 
     void drop_restore() {
         const auto open = engine_.enter();
-        const std::lock_guard<std::mutex> order(order_mutex_);
+        const std::lock_guard<Visitors> order(order_mutex_);
         restored_.clear();
     }
 
@@ -359,17 +360,93 @@ class Dit {
   private:
     using RangeLock = LockedShards::RangeLock;
 
-    std::size_t first_of(std::size_t lane) const { return lane * (shards_.size() / engine_.num_lanes()); }
-    RangeLock lock_lane(std::size_t lane) { return {shards_, first_of(lane), first_of(lane + 1)}; }
+    std::size_t first_of(const Batch& batch, std::size_t lane) const {
+        return lane * (shards_.size() / batch.num_lanes());
+    }
+    RangeLock lock_lane(const Batch& batch, std::size_t lane) {
+        return {shards_, first_of(batch, lane), first_of(batch, lane + 1)};
+    }
 
     template <class OnCompared, class OnLeft>
     void fly(Batch& batch, std::size_t lane, ProbeCounts& counts, OnCompared&& on_compared, OnLeft&& on_left) {
         each_key(batch, lane, counts, std::as_const(shards_), on_compared, on_left);
     }
 
-    // Rows that are new.
-    std::size_t insert(Batch& batch, std::size_t lane, std::int64_t ticket) {
-        const RangeLock lock = lock_lane(lane);
+    // A batch on its way through the lanes.
+    struct Passage {
+        Batch& batch;
+        const BatchOrder::Way way;
+        double busy_ms = 0;
+        std::atomic<std::size_t> new_rows{0};
+        std::exception_ptr error{};
+    };
+
+    // Room for a ticket among the pending ones, as long as it lives. May throw bad_alloc.
+    class TicketRoom {
+      public:
+        explicit TicketRoom(Dit& dit) : dit_(dit) {
+            const std::lock_guard<std::mutex> tickets(dit_.ticket_mutex_);
+            const std::size_t wanted = dit_.pending_.size() + dit_.entering_ + 1;
+            if (wanted > dit_.pending_.capacity()) dit_.pending_.reserve(wanted * 2 + 16);
+            ++dit_.entering_;
+        }
+        TicketRoom(const TicketRoom&) = delete;
+        TicketRoom& operator=(const TicketRoom&) = delete;
+        ~TicketRoom() {
+            const std::lock_guard<std::mutex> tickets(dit_.ticket_mutex_);
+            --dit_.entering_;
+        }
+
+      private:
+        Dit& dit_;
+    };
+
+    // One batch at a time, all threads at its lanes.
+    void pass_all_lanes(Passage& passage) {
+        const std::size_t num_lanes = order_.num_lanes();
+        if (order_.await(passage.way, num_lanes - 1)) {
+            attempt(passage, [&] {
+                engine_.pool().run(passage.batch.num_lanes(), [&](std::size_t lane) { insert(passage, lane); });
+            });
+        }
+        for (std::size_t lane = 0; lane < num_lanes; ++lane) order_.pass(passage.way, lane);
+    }
+
+    // Its thread takes the batch through the lanes, behind others and before others.
+    void pass_lane_by_lane(Passage& passage) {
+        for (std::size_t lane = 0; lane < order_.num_lanes(); ++lane) {
+            if (order_.await(passage.way, lane)) {
+                attempt(passage, [&] { insert(passage, lane); });
+            }
+            order_.pass(passage.way, lane);
+        }
+    }
+
+    template <class Body>
+    void attempt(Passage& passage, Body&& body) {
+        const auto begin = Clock::now();
+        try {
+            body();
+        } catch (...) {
+            passage.error = std::current_exception();
+            order_.fail(passage.way);
+        }
+        passage.busy_ms += ms_since(begin);
+    }
+
+    void finish(Passage& passage) {
+        const auto begin = Clock::now();
+        shards_.grow_crowded(passage.new_rows);
+        passage.busy_ms += passage.batch.busy_ms + ms_since(begin);
+        const std::lock_guard<std::mutex> tickets(ticket_mutex_);
+        pending_.push_back(passage.way.ticket());
+        longest_call_ms_ = std::max(longest_call_ms_, passage.busy_ms);
+    }
+
+    void insert(Passage& passage, std::size_t lane) {
+        Batch& batch = passage.batch;
+        const std::int64_t ticket = passage.way.ticket();
+        const RangeLock lock = lock_lane(batch, lane);
         ProbeCounts counts;
         std::size_t new_rows = 0;
         const std::uint64_t rank_bits = rank_bits_;
@@ -387,8 +464,8 @@ class Dit {
             new_rows += is_new;
             return shard.growths() != growths;
         });
-        shards_.count(first_of(lane), counts);
-        return new_rows;
+        shards_.count(first_of(batch, lane), counts);
+        passage.new_rows += new_rows;
     }
 
     void restore_row(Shard& shard, std::size_t s, std::size_t row, std::uint32_t table_ordinal, bool missing,
@@ -410,11 +487,6 @@ class Dit {
         }
     }
 
-    void reserve_ticket() {
-        const std::lock_guard<std::mutex> tickets(ticket_mutex_);
-        if (pending_.size() == pending_.capacity()) pending_.reserve(pending_.size() * 2 + 16);
-    }
-
     void check_ticket(std::int64_t ticket, bool or_last_committed) {
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         if (std::binary_search(pending_.begin(), pending_.end(), ticket)) return;
@@ -425,7 +497,7 @@ class Dit {
         }
         throw std::invalid_argument(
             "unknown ticket " + std::to_string(ticket) + ": " +
-            (ticket >= 0 && ticket < next_ticket_ ? "it was undone" : "this index never gave it out"));
+            (ticket >= 0 && ticket < order_.next_ticket() ? "it was undone" : "this index never gave it out"));
     }
 
     void fill(Rows& out, std::size_t row, const Entry& entry, std::uint64_t hash) const {
@@ -473,19 +545,35 @@ class Dit {
             const auto lock = shards_.lock(s);
             num_chunks.push_back(shards_[s].chunks().size());
         }
-        const auto last_shard = static_cast<std::uint32_t>(shards_.size() - 1);
-        const int shift = __builtin_popcount(last_shard);
+        const std::size_t shares = engine_.pool().shares();
+        std::vector<std::size_t> foreign(shares);
         for (std::size_t i = 0; i < locations.size(); ++i) {
-            for (std::size_t j = 0; j < sizes[i]; ++j) {
-                const std::uint64_t location = locations[i][j];
-                const std::uint32_t chunk = place_chunk(location & kPlaceMask);
-                if ((location & ~kPlaceMask) == rank_bits_ && chunk >> shift < num_chunks[chunk & last_shard]) continue;
-                if (location == kAbsent) continue;
-                throw std::invalid_argument("location " + std::to_string(location) + " at position " +
-                                            std::to_string(j) + " is of no row of this index");
+            engine_.pool().run(shares, [&](std::size_t share) {
+                const std::size_t begin = sizes[i] * share / shares, end = sizes[i] * (share + 1) / shares;
+                foreign[share] = first_foreign(locations[i], begin, end, num_chunks);
+            });
+            for (std::size_t share = 0; share < shares; ++share) {
+                if (foreign[share] == sizes[i] * (share + 1) / shares) continue;
+                throw std::invalid_argument("location " + std::to_string(locations[i][foreign[share]]) +
+                                            " at position " + std::to_string(foreign[share]) +
+                                            " is of no row of this index");
             }
         }
         return *std::max_element(num_chunks.begin(), num_chunks.end()) * shards_.size();
+    }
+
+    // The first position in [begin, end) of a location that is of no chunk, or `end`.
+    std::size_t first_foreign(const std::uint64_t* locations, std::size_t begin, std::size_t end,
+                              const std::vector<std::size_t>& num_chunks) const {
+        const auto last_shard = static_cast<std::uint32_t>(num_chunks.size() - 1);
+        const int shift = __builtin_popcount(last_shard);
+        for (std::size_t j = begin; j < end; ++j) {
+            const std::uint32_t chunk = place_chunk(locations[j] & kPlaceMask);
+            const bool known =
+                (locations[j] & ~kPlaceMask) == rank_bits_ && chunk >> shift < num_chunks[chunk & last_shard];
+            if (!known && locations[j] != kAbsent) return j;
+        }
+        return end;
     }
 
     Engine engine_;
@@ -493,10 +581,12 @@ class Dit {
     PageArena arena_;
     UseCounts counts_;
     LockedShards shards_, restored_;
-    Visitors stay_mutex_;
-    std::mutex order_mutex_, cut_mutex_, ticket_mutex_;
+    BatchOrder order_;
+    Visitors stay_mutex_, order_mutex_;
+    std::mutex cut_mutex_, ticket_mutex_;
     std::vector<std::int64_t> pending_;  // uncommitted tickets, rising
-    std::int64_t next_ticket_ = 0, last_committed_ = -1;
+    std::size_t entering_ = 0;           // batches that will have one
+    std::int64_t last_committed_ = -1;
     double longest_call_ms_ = 0;
 };
 

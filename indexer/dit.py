@@ -123,7 +123,8 @@ class DIT:
 
         Their places go to the next new rows of the same group and shard, lowest place first; what was stored there (a
         vector, a count of uses) is the caller's to forget, but for the count. RuntimeError while tickets are open:
-        their batches may use the rows. On MemoryError some of the rows are gone. Waits for running snapshots.
+        their batches may use the rows. On MemoryError some of the rows are gone. Waits for running snapshots, and for
+        those that begin meanwhile: threads that take them without a gap between them hold it off for as long.
         """
         groups = self._open().remove(check_columns(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)

@@ -22,6 +22,7 @@ class Engine {
           num_groups_(num_groups),
           num_shards_(num_shards),
           num_lanes_(lanes(num_shards, at_once(num_threads))),
+          shares_lanes_(at_once(num_threads) > 1),
           multiplier_(multiplier),
           pool_(at_once(num_threads)) {}
 
@@ -31,12 +32,14 @@ class Engine {
         if (free_.empty()) {
             all_.reserve(all_.size() + 1);
             free_.reserve(all_.size() + 1);
-            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, num_lanes_, multiplier_));
+            all_.push_back(std::make_unique<Batch>(tables_, num_groups_, multiplier_));
             free_.push_back(all_.back().get());
         }
         Batch* batch = free_.back();
         free_.pop_back();
-        batch->clear();
+        // A thread that is alone takes the keys as they come: to deal them out costs it more than it gains.
+        const bool alone = !shares_lanes_ && all_.size() - free_.size() == 1;
+        batch->begin(alone ? std::min<std::size_t>(num_lanes_, 1) : num_lanes_);
         return batch;
     }
 
@@ -88,7 +91,8 @@ class Engine {
     const std::vector<TableInfo>& tables() const { return tables_; }
     std::size_t num_groups() const { return num_groups_; }
     std::size_t num_shards() const { return num_shards_; }
-    std::size_t num_lanes() const { return num_lanes_; }
+    std::size_t num_lanes() const { return num_lanes_; }  // of a batch that is dealt out
+    bool shares_lanes() const { return shares_lanes_; }   // whether several threads work on one batch
     std::uint64_t multiplier() const { return multiplier_; }
     ThreadPool& pool() { return pool_; }
 
@@ -106,15 +110,18 @@ class Engine {
         return std::min(num_threads, std::max(1u, std::thread::hardware_concurrency()));
     }
 
-    // One lane for one thread; else a few for each, so that a thread that comes late finds less to do.
+    // A few for each thread, so that one that comes late finds less to do, and batches can follow each other closely.
     static std::size_t lanes(std::size_t num_shards, unsigned num_threads) {
-        std::size_t count = 1;
-        while (num_threads > 1 && count < 4 * std::size_t{num_threads}) count *= 2;
+        std::size_t count = kLanesOfOne;
+        while (count < 4 * std::size_t{num_threads}) count *= 2;
         return std::min(count, num_shards);
     }
 
+    static constexpr std::size_t kLanesOfOne = 8;
+
     const std::vector<TableInfo> tables_;
     const std::size_t num_groups_, num_shards_, num_lanes_;
+    const bool shares_lanes_;
     const std::uint64_t multiplier_;
     ThreadPool pool_;
     Visitors life_;

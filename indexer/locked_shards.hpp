@@ -91,7 +91,7 @@ class LockedShards {
     double wait_ms(std::size_t s) const { return shards_[s]->wait_ms; }
 
     // Shards grow between batches, the fullest first, so that hardly one must in the middle: one a batch, or as many as
-    // the batch's new rows have earned. Which ones follows from the rows alone. For who alone adds rows.
+    // the batch's new rows have earned. Which ones follows from the rows alone, where no other batch adds any.
     void grow_crowded(std::size_t new_rows) {
         std::size_t moved = 0;
         while (moved == 0 || moved < kMovesEarned * new_rows) {
@@ -119,10 +119,11 @@ class LockedShards {
         double wait_ms = 0;
     };
 
-    std::size_t fullest_crowded() const {
+    std::size_t fullest_crowded() {
         std::size_t fullest = shards_.size();
         double most = 0;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
+            const auto lock = this->lock(s);
             const Shard& shard = shards_[s]->shard;
             const double load = static_cast<double>(shard.rows()) / static_cast<double>(shard.capacity());
             if (shard.crowded() && load > most) {

@@ -64,6 +64,14 @@ class ThreadPool {
         if (error) std::rethrow_exception(error);
     }
 
+    // As many items as a job should have that costs each of them a look at all of the input: the largest power of two
+    // not above the number of threads.
+    std::size_t shares() const {
+        std::size_t shares = 1;
+        while (shares * 2 <= workers_.size() + 1) shares *= 2;
+        return shares;
+    }
+
     // Waits for a running job, then joins. Later jobs run in their caller. Safe to call twice.
     void stop() noexcept {
         std::lock_guard<std::mutex> job(job_mutex_);

@@ -1,12 +1,15 @@
 // In how many delivered batches each row was used, by place: four bytes a row, decayed if so wished.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <mutex>
 #include <new>
 #include <vector>
 
 #include "entry.hpp"
+#include "thread_pool.hpp"
 
 namespace headrace {
 
@@ -25,14 +28,20 @@ class UseCounts {
         for (float* const slab : slabs_) unmap_huge(slab, kSlabBytes);
     }
 
-    // One batch used the rows at `sizes[i]` `places[i]`, each of them once, in chunks numbered below `num_chunks`;
-    // kAbsent is no row. May throw bad_alloc, and then nothing is counted.
+    // One batch used the rows at `sizes[i]` `places[i]`, in chunks numbered below `num_chunks`; kAbsent is no row. The
+    // threads of `pool` share the chunks, so that each count has one writer, whoever that is, and adds in one order.
+    // May throw bad_alloc, and then nothing is counted.
     void add(const std::vector<const std::uint64_t*>& places, const std::vector<std::size_t>& sizes,
-             std::uint64_t num_chunks) {
+             std::uint64_t num_chunks, ThreadPool& pool) {
         const std::lock_guard<std::mutex> lock(mutex_);
         reserve(num_chunks);
         ++batches_;
-        for (std::size_t i = 0; i < places.size(); ++i) add_each(places[i], sizes[i], weight_of_now());
+        const std::size_t shares = pool.shares();
+        pool.run(shares, [&](std::size_t share) {
+            Blocks blocks{*this, share, shares - 1, weight_of_now()};
+            for (std::size_t i = 0; i < places.size(); ++i) blocks.add(places[i], sizes[i]);
+            blocks.finish();
+        });
     }
 
     // Uses of each place, decayed to now: NaN-free, 0 for kAbsent.
@@ -95,20 +104,47 @@ class UseCounts {
   private:
     static constexpr std::size_t kChunks = 32;  // of a slab: a huge page
     static constexpr std::size_t kSlabBytes = kChunks * kChunkRows * sizeof(float);
-    static constexpr std::size_t kAhead = 16;
     static constexpr double kHalfLives = 32;
 
-    void add_each(const std::uint64_t* places, std::size_t size, float weight) {
-        for (std::size_t j = 0; j < size; ++j) {
-            if (j + kAhead < size && places[j + kAhead] != kAbsent) {
-                __builtin_prefetch(&at(places[j + kAhead] & kPlaceMask), 1);
+    // The uses of one share's chunks, some dozens at a time: while the counts of one block are on their way from
+    // memory, those of the one before are added to.
+    class Blocks {
+      public:
+        Blocks(UseCounts& counts, std::size_t share, std::size_t mask, float weight)
+            : counts_(counts), share_(share), mask_(mask), weight_(weight) {}
+
+        void add(const std::uint64_t* places, std::size_t size) {
+            for (std::size_t begin = 0; begin < size; begin += kBlock) {
+                const std::size_t end = std::min(begin + kBlock, size);
+                std::size_t own = 0;
+                for (std::size_t j = begin; j < end; ++j) {
+                    fetched_[own] = places[j] & kPlaceMask;
+                    own += places[j] != kAbsent && (place_chunk(fetched_[own]) & mask_) == share_;
+                }
+                for (std::size_t j = 0; j < own; ++j) __builtin_prefetch(&counts_.at(fetched_[j]), 1);
+                finish();
+                fetched_.swap(arrived_);
+                num_arrived_ = own;
             }
-            if (places[j] == kAbsent) continue;
-            const std::uint64_t place = places[j] & kPlaceMask;
-            if (half_life_ > 0) refresh(place_chunk(place));
-            at(place) += weight;
         }
-    }
+
+        void finish() {
+            for (std::size_t j = 0; j < num_arrived_; ++j) {
+                if (counts_.half_life_ > 0) counts_.refresh(place_chunk(arrived_[j]));
+                counts_.at(arrived_[j]) += weight_;
+            }
+            num_arrived_ = 0;
+        }
+
+      private:
+        static constexpr std::size_t kBlock = 32;
+
+        UseCounts& counts_;
+        const std::size_t share_, mask_;
+        const float weight_;
+        std::array<std::uint64_t, kBlock> fetched_, arrived_;
+        std::size_t num_arrived_ = 0;
+    };
 
     bool has(std::uint64_t place) const { return place_chunk(place) < chunks_.size(); }
     float& at(std::uint64_t place) { return chunks_[place_chunk(place)][place_offset(place)]; }

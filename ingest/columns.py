@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Dense, Schema, Sparse
-from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.indexed import IdColumn
 from headrace.ingest.dense_transforms import transformed
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.id_counts import DEFAULT_MAX_ENTRIES, CountSummary, IdCounters
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema, Sparse
-from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.ingest.columns import as_ids, column_mask, column_values, list_ids
 from headrace.ingest.derived_ids import U64, Bool
 from headrace.ingest.features import one_hot_ids

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.arrow_arrays import to_arrow
 from headrace.formats.checks import check_integer
 from headrace.formats.id_counts import DEFAULT_MAX_ENTRIES, IdCounters
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema, Sparse
-from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.ingest.columns import as_ids, column_mask, list_ids, one_hot
 from headrace.ingest.derived_ids import U64, Bool
 

@@ -84,12 +84,12 @@ class Channel:
         waiting: list[tuple[int, Any]] = []
         order = turns(self.rank, self.size, ring=ring)
         for _, sender in order:
-            if sender in receives:
+            if sender in receives and receives[sender].size:
                 data, peer = _bytes_of(receives[sender]), self._members[sender]
                 self.traffic.received[peer] += len(data)
                 waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
         for to, _ in order:
-            if to in sends:
+            if to in sends and sends[to].size:
                 data, peer = _bytes_of(sends[to]), self._members[to]
                 self.traffic.sent[peer] += len(data)
                 waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
@@ -146,7 +146,9 @@ class Channel:
         return self._closed.is_set()
 
     def _chunks(self, data: U8) -> list[U8]:
-        size = self._chunk_bytes or max(1, len(data))
+        size = self._chunk_bytes or len(data)
+        if len(data) <= size:
+            return [data]
         return [data[start : start + size] for start in range(0, len(data), size)]
 
     def _wait(self, waiting: Waiting, what: str) -> None:

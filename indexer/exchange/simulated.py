@@ -145,11 +145,9 @@ class SimulatedWorld:
         def late() -> list[int]:
             return [peer for peer, request in waiting if not request.done]
 
-        def lost() -> list[int]:
-            return [peer for peer in late() if peer in self._gone]
-
         def over() -> bool:
-            return not late() or bool(lost()) or lane.closed
+            left = late()
+            return not left or lane.closed or not self._gone.isdisjoint(left)
 
         if self._rng is not None:
             with self._changed:
@@ -159,11 +157,13 @@ class SimulatedWorld:
         with self._changed:
             if self._rng is None:
                 self._changed.wait_for(over, timeout_s)
-            if late() and lane.closed:
+            left = late()
+            if left and lane.closed:
                 raise ExchangeClosedError("this rank closes")
-            if lost():
-                raise RankLostError(rank, lost(), "a message", "it has ended")
-            return late()
+            lost = [peer for peer in left if peer in self._gone]
+            if lost:
+                raise RankLostError(rank, lost, "a message", "it has ended")
+            return left
 
     def interrupt(self, lane: SimulatedLane) -> None:
         with self._changed:

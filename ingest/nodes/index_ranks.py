@@ -36,6 +36,7 @@ from headrace.ingest.engine.state import State
 from headrace.ingest.hot_rounds import HotRounds
 from headrace.ingest.hot_set import NO_SLOT
 from headrace.ingest.indexed_rows import IndexedRows
+from headrace.ingest.location_set import LocationSet
 from headrace.ingest.nodes.index import check_index_tables, index_tables, indexed_rows
 from headrace.ingest.rank_rows import RankRows, padded
 from headrace.ingest.rank_step import HotRows, OwnedRows, RankGroup, RankStep, UrgentRows
@@ -126,7 +127,7 @@ class IndexRanks(Node[RankRows]):
     def _forget(self) -> None:
         self._step = 0
         self._source_ended = False
-        self._before: list[list[U64]] = []  # locations that the last two steps use, sorted, of each layout
+        self._before: list[list[LocationSet]] = []  # what the last two steps use, of each layout
         self._told: tuple[UrgentRows, ...] | None = None
         self._last: tuple[RankGroup, ...] = ()  # what the step before was between owners and those that ask them
 
@@ -342,21 +343,25 @@ class IndexRanks(Node[RankRows]):
         self._remember(found.groups, groups, used, hot)
         return found.groups, found.ticket, groups
 
-    def _used(self, owned: list[OwnedRows], hot: list[HotRows] | None) -> list[U64]:
-        """Locations, sorted, of the rows of each layout that this rank owns and any rank uses, hot ones among them."""
+    def _used(self, owned: list[OwnedRows], hot: list[HotRows] | None) -> list[LocationSet]:
+        """Locations of the rows of each layout that this rank owns and any rank uses, hot ones among them."""
         if hot is None:
-            return [np.sort(o.locations) for o in owned]
-        return [np.sort(np.concatenate([o.locations, h.own_locations])) for o, h in zip(owned, hot, strict=True)]
+            return [LocationSet(o.locations) for o in owned]
+        return [LocationSet(np.concatenate([o.locations, h.own_locations])) for o, h in zip(owned, hot, strict=True)]
 
-    def _urgent(self, group: int, before: OwnedRows, used: U64, hot: list[HotRows] | None) -> Bool:
+    def _urgent(self, group: int, before: OwnedRows, used: LocationSet, hot: list[HotRows] | None) -> Bool:
         """Which rows of the step before must be updated before this one."""
-        urgent = _is_in(before.locations, used)
+        urgent = used.contains(before.locations)
         if hot is not None and len(hot[group].entering_rows):
-            urgent |= _is_in(before.locations, np.sort(hot[group].entering_rows))
+            urgent |= LocationSet(hot[group].entering_rows).contains(before.locations)
         return urgent
 
     def _remember(
-        self, found: Sequence[IndexedGroup], groups: tuple[RankGroup, ...], used: list[U64], hot: list[HotRows] | None
+        self,
+        found: Sequence[IndexedGroup],
+        groups: tuple[RankGroup, ...],
+        used: list[LocationSet],
+        hot: list[HotRows] | None,
     ) -> None:
         """What the next steps must know of this one."""
         if hot is not None and self._hot is not None:
@@ -371,7 +376,7 @@ class IndexRanks(Node[RankRows]):
         if self._look_ahead and self._step:
             early[:] = True
             for used in self._before:
-                early &= ~_is_in(found.locations, used[group])
+                early &= ~used[group].contains(found.locations)
         return self._owned_rows(found, counts, early)
 
     def _owned_rows(self, found: IndexedGroup, counts: I64, early: Bool) -> OwnedRows:
@@ -419,14 +424,6 @@ def empty_block(schema: Schema) -> RowBlock:
     fields = schema.arrow_schema(labels=bool(schema.labels))
     data = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in fields], schema=fields)
     return RowBlock(data, Source((), ()))
-
-
-def _is_in(values: U64, ordered: U64) -> Bool:
-    """bool [n]: which of `values` are in `ordered`, which ascends."""
-    if not len(ordered):
-        return np.zeros(len(values), np.bool_)
-    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    return np.asarray(ordered[at] == values, np.bool_)
 
 
 def _by_group(bits: list[Bool], wanted: list[Wanted]) -> list[Bool]:

@@ -162,7 +162,11 @@ class WindowPlanner {
         uint32_t position;  // in the batch
         uint32_t written;   // move of the row's last write-back, + 1; 0: none that matters
     };
-    static constexpr size_t FAR = 24, NEAR = 24;
+    struct Other {
+        IndexLine* home;
+        uint32_t position;  // in the batch
+    };
+    static constexpr size_t FAR = 48, NEAR = 40;
 
     size_t nbytes() const {
         return sizeof(*this) + index_.nbytes() + states_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() +
@@ -188,10 +192,11 @@ class WindowPlanner {
         for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) lines[i] = index_.prefetch(locations[i]);
         // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they
         // need has been prefetched.
-        uint32_t others[2][LOT], waiting = 0;
+        Other others[2][LOT];
+        uint32_t waiting = 0;
         for (size_t begin = 0, lot = 0; begin < batch.count; begin += LOT, ++lot) {
             const size_t end = std::min(begin + LOT, batch.count);
-            uint32_t other = 0, unused = 0;
+            uint32_t other = 0;
             for (size_t i = begin; i < end; ++i) {
                 if (i + NEAR < batch.count) lines[(i + NEAR) % LOT] = index_.prefetch(locations[i + NEAR]);
                 IndexLine& line = *lines[i % LOT];
@@ -199,12 +204,11 @@ class WindowPlanner {
                 const bool found = entry < IndexLine::ENTRIES;
                 rows[i] = line.row(at);
                 links_[i] = line.link[at];
-                uint32_t* const target = found ? &line.link[at] : &unused;
-                *target = link + static_cast<uint32_t>(i);
-                others[lot % 2][other] = static_cast<uint32_t>(i);
+                line.link[at] = found ? link + static_cast<uint32_t>(i) : links_[i];
+                others[lot % 2][other] = {&line, static_cast<uint32_t>(i)};
                 other += !found;
             }
-            for (uint32_t k = 0; k < other; ++k) index_.prefetch_displaced(locations[others[lot % 2][k]]);
+            for (uint32_t k = 0; k < other; ++k) index_.prefetch_displaced(others[lot % 2][k].home);
             enter_others(locations, batch, others[(lot + 1) % 2], waiting);
             states_.prefetch_added(other);
             waiting = other;
@@ -214,13 +218,12 @@ class WindowPlanner {
     }
 
     // The same for rows of the batch, by position, that are new or displaced in the index.
-    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const uint32_t* others,
-                      uint32_t count) {
+    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const Other* others, uint32_t count) {
         uint32_t* const rows = uses_.rows(batch);
         for (uint32_t k = 0; k < count; ++k) {
-            const uint32_t i = others[k];
-            RowIndex::Place place = index_.find(locations[i]);
-            if (place.line == nullptr) place = index_.add(locations[i], states_.add(), outside());
+            const auto [home, i] = others[k];
+            RowIndex::Place place = index_.find_from(home, locations[i]);
+            if (place.line == nullptr) place = index_.add_from(home, locations[i], states_.add(), outside());
             rows[i] = place.row();
             links_[i] = place.link();
             place.link() = static_cast<uint32_t>(batch.first_use) + i;
@@ -328,15 +331,7 @@ class WindowPlanner {
         for (; done < write_backs_.size(); ++done) {
             const WriteBacks& oldest = write_backs_[done];
             if (!finished_ && next_move <= 1 + uint64_t{oldest.move} + horizon_) break;
-            for (size_t i = begin; i < oldest.rows_end; ++i) {
-                if (i + 2 * NEAR < oldest.rows_end) index_.prefetch(written_[i + 2 * NEAR]);
-                if (i + NEAR < oldest.rows_end) index_.prefetch_displaced(written_[i + NEAR]);
-                const RowIndex::Place place = index_.find(written_[i]);
-                const auto later = static_cast<uint32_t>(uses_.end_use() - oldest.end_use);
-                if (place.line == nullptr || place.link() - static_cast<uint32_t>(oldest.end_use) < later) continue;
-                states_.remove(place.row());
-                index_.remove(place);
-            }
+            forget_unused(written_.data() + begin, oldest.rows_end - begin, static_cast<uint32_t>(oldest.end_use));
             begin = oldest.rows_end;
         }
         if (done == 0) return;
@@ -346,6 +341,21 @@ class WindowPlanner {
         written_.erase(written_.begin(), written_.begin() + static_cast<std::ptrdiff_t>(begin));
         for (WriteBacks& rest : write_backs_) rest.rows_end -= begin;
         written_begin_ = 0;
+    }
+
+    // Those of these rows that were not used since, `end_use` on.
+    void forget_unused(const uint64_t* locations, size_t count, uint32_t end_use) {
+        const uint32_t later = static_cast<uint32_t>(uses_.end_use()) - end_use;
+        IndexLine* lines[LOT];
+        for (size_t i = 0; i < std::min(NEAR, count); ++i) lines[i] = index_.prefetch(locations[i]);
+        for (size_t i = 0; i < count; ++i) {
+            if (i + NEAR < count) lines[(i + NEAR) % LOT] = index_.prefetch(locations[i + NEAR]);
+            IndexLine* const home = lines[i % LOT];
+            const RowIndex::Place place = index_.find_from(home, locations[i]);
+            if (place.line == nullptr || place.link() - end_use < later) continue;
+            states_.remove(place.row());
+            index_.remove_from(home, place);
+        }
     }
 
     // Slots of the batch's rows, in next_slots_; missing_ has those that are not resident.
@@ -381,6 +391,7 @@ class WindowPlanner {
         size_t left = 0, done = 0;
         auto victim = chosen.begin();
         for (size_t k = 0; k < missing_count_; ++k) {
+            if (k + NEAR < missing_count_) states_.prefetch(rows[missing_[k + NEAR].position]);
             const auto [i, written] = missing_[k];
             const uint32_t number = rows[i];
             uint32_t slot = number;

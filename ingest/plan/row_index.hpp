@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <stdexcept>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "huge_pages.hpp"
 
 namespace headrace::plan {
@@ -18,10 +22,15 @@ struct alignas(64) IndexLine {
     static constexpr unsigned ROW_BITS = 30;
     static constexpr uint32_t MANY = 255;
 
-    uint64_t location[ENTRIES];
-    uint32_t row_and_count[ENTRIES];  // row numbers; in the two bits above each, a quarter of displaced()
-    uint32_t link[ENTRIES];           // number of the row's last use, counted over the stream modulo 2^32
+    uint32_t low[ENTRIES], high[ENTRIES];  // halves of the locations, so that all four are compared at once
+    uint32_t row_and_count[ENTRIES];       // row numbers; in the two bits above each, a quarter of displaced()
+    uint32_t link[ENTRIES];                // number of the row's last use, counted over the stream modulo 2^32
 
+    uint64_t location(unsigned entry) const { return uint64_t{high[entry]} << 32 | low[entry]; }
+    void set_location(unsigned entry, uint64_t location) {
+        low[entry] = static_cast<uint32_t>(location);
+        high[entry] = static_cast<uint32_t>(location >> 32);
+    }
     uint32_t row(unsigned entry) const { return row_and_count[entry] & ((1u << ROW_BITS) - 1); }
     void set_row(unsigned entry, uint32_t row) {
         row_and_count[entry] = (row_and_count[entry] >> ROW_BITS << ROW_BITS) | row;
@@ -32,14 +41,27 @@ struct alignas(64) IndexLine {
         for (unsigned e = 0; e < ENTRIES; ++e) count |= row_and_count[e] >> ROW_BITS << 2 * e;
         return count;
     }
+    bool any_displaced() const {
+        return (row_and_count[0] | row_and_count[1] | row_and_count[2] | row_and_count[3]) >> ROW_BITS != 0;
+    }
     void set_displaced(uint32_t count) {
         for (unsigned e = 0; e < ENTRIES; ++e) row_and_count[e] = (count >> 2 * e & 3) << ROW_BITS | row(e);
     }
 
     // The first entry of a location, or ENTRIES. Without branches, which nobody could foresee.
     unsigned find(uint64_t wanted) const {
-        const unsigned found = unsigned{location[0] == wanted} | unsigned{location[1] == wanted} << 1 |
-                               unsigned{location[2] == wanted} << 2 | unsigned{location[3] == wanted} << 3;
+        const auto low_half = static_cast<uint32_t>(wanted), high_half = static_cast<uint32_t>(wanted >> 32);
+#if defined(__SSE2__)
+        const auto* const lows = reinterpret_cast<const __m128i*>(low);
+        const auto* const highs = reinterpret_cast<const __m128i*>(high);
+        const __m128i same =
+            _mm_and_si128(_mm_cmpeq_epi32(_mm_load_si128(lows), _mm_set1_epi32(static_cast<int>(low_half))),
+                          _mm_cmpeq_epi32(_mm_load_si128(highs), _mm_set1_epi32(static_cast<int>(high_half))));
+        const auto found = static_cast<unsigned>(_mm_movemask_ps(_mm_castsi128_ps(same)));
+#else
+        unsigned found = 0;
+        for (unsigned e = 0; e < ENTRIES; ++e) found |= unsigned{(low[e] == low_half) & (high[e] == high_half)} << e;
+#endif
         return FIRST_OF[found];
     }
     static constexpr uint8_t FIRST_OF[16] = {4, 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0};
@@ -69,10 +91,9 @@ class RowIndex {
         return home;
     }
 
-    // The line after the home line, if the location may be displaced, or would be by `add`; the home line is read.
-    void prefetch_displaced(uint64_t location) const {
-        const size_t line = home_of(location);
-        if (lines_[line].displaced() > 0 || full(lines_[line])) HEADRACE_PREFETCH_WRITE(&lines_[next(line)]);
+    // The line after the home line, if a location may be displaced, or would be by `add`; the home line is read.
+    void prefetch_displaced(IndexLine* home) {
+        if (home->any_displaced() || full(*home)) HEADRACE_PREFETCH_WRITE(next(home));
     }
 
     // Room for so many more rows, without which `add` must not be called.
@@ -85,38 +106,43 @@ class RowIndex {
         size_ = 0;
         for (const IndexLine& line : old) {
             for (unsigned e = 0; e < IndexLine::ENTRIES; ++e) {
-                if (line.location[e] != IndexLine::NOTHING) add(line.location[e], line.row(e), line.link[e]);
+                if (line.location(e) != IndexLine::NOTHING) add(line.location(e), line.row(e), line.link[e]);
             }
         }
     }
 
-    Place find(uint64_t location) {
-        const size_t line = home_of(location);
-        const unsigned entry = lines_[line].find(location);
-        if (entry < IndexLine::ENTRIES) return {&lines_[line], entry};
-        const uint32_t displaced = lines_[line].displaced();
-        return displaced == 0 ? Place{nullptr, 0} : find_displaced(location, line, displaced);
+    Place find(uint64_t location) { return find_from(&lines_[home_of(location)], location); }
+
+    // The same where the home line is at hand, as `prefetch` gave it.
+    Place find_from(IndexLine* home, uint64_t location) {
+        const unsigned entry = home->find(location);
+        if (entry < IndexLine::ENTRIES) return {home, entry};
+        return home->any_displaced() ? find_displaced(location, home) : Place{nullptr, 0};
     }
 
     // A location that is not there.
     Place add(uint64_t location, uint32_t row, uint32_t link) {
-        const size_t first = home_of(location);
-        size_t line = first;
-        while (full(lines_[line])) line = next(line);
-        if (line != first) count_displaced(lines_[first], 1);
-        const Place place{&lines_[line], lines_[line].find(IndexLine::NOTHING)};
-        place.line->location[place.entry] = location;
-        place.line->set_row(place.entry, row);
-        place.link() = link;
+        return add_from(&lines_[home_of(location)], location, row, link);
+    }
+    Place add_from(IndexLine* home, uint64_t location, uint32_t row, uint32_t link) {
+        IndexLine* line = home;
+        unsigned entry = line->find(IndexLine::NOTHING);
+        while (entry == IndexLine::ENTRIES) {
+            line = next(line);
+            entry = line->find(IndexLine::NOTHING);
+        }
+        if (line != home) count_displaced(*home, 1);
+        line->set_location(entry, location);
+        line->set_row(entry, row);
+        line->link[entry] = link;
         ++size_;
-        return place;
+        return {line, entry};
     }
 
-    void remove(Place place) {
-        uint64_t& location = place.line->location[place.entry];
-        IndexLine& first = lines_[home_of(location)];
-        if (place.line != &first) count_displaced(first, -1);
-        location = IndexLine::NOTHING;
+    void remove(Place place) { remove_from(&lines_[home_of(place.line->location(place.entry))], place); }
+    void remove_from(IndexLine* home, Place place) {
+        if (place.line != home) count_displaced(*home, -1);
+        place.line->set_location(place.entry, IndexLine::NOTHING);
         --size_;
     }
 
@@ -124,7 +150,7 @@ class RowIndex {
     void for_each(F&& visit) {
         for (IndexLine& line : lines_) {
             for (unsigned e = 0; e < IndexLine::ENTRIES; ++e) {
-                if (line.location[e] != IndexLine::NOTHING) visit(Place{&line, e});
+                if (line.location(e) != IndexLine::NOTHING) visit(Place{&line, e});
             }
         }
     }
@@ -134,7 +160,7 @@ class RowIndex {
 
     static IndexLine free_line() {
         IndexLine line{};
-        for (uint64_t& location : line.location) location = IndexLine::NOTHING;
+        for (unsigned e = 0; e < IndexLine::ENTRIES; ++e) line.set_location(e, IndexLine::NOTHING);
         return line;
     }
     static bool full(const IndexLine& line) { return line.find(IndexLine::NOTHING) == IndexLine::ENTRIES; }
@@ -147,7 +173,7 @@ class RowIndex {
         location *= 0xBF58476D1CE4E5B9ull;
         return static_cast<size_t>((location >> 32) * uint64_t{lines_.size()} >> 32);
     }
-    size_t next(size_t line) const { return line + 1 == lines_.size() ? 0 : line + 1; }
+    IndexLine* next(IndexLine* line) { return line == &lines_.back() ? lines_.data() : line + 1; }
 
     static void count_displaced(IndexLine& line, int more) {
         const uint32_t count = line.displaced();
@@ -155,13 +181,15 @@ class RowIndex {
     }
 
     // Goes on until all displaced entries of the home were seen; where there are many, once around.
-    Place find_displaced(uint64_t location, size_t first, uint32_t displaced) {
+    Place find_displaced(uint64_t location, IndexLine* home) {
+        const uint32_t displaced = home->displaced();
         uint32_t left = displaced == IndexLine::MANY ? 0xFFFFFFFFu : displaced;
-        for (size_t line = next(first); line != first; line = next(line)) {
+        for (IndexLine* line = next(home); line != home; line = next(line)) {
+            const unsigned entry = line->find(location);
+            if (entry < IndexLine::ENTRIES) return {line, entry};
             for (unsigned e = 0; e < IndexLine::ENTRIES; ++e) {
-                const uint64_t there = lines_[line].location[e];
-                if (there == location) return {&lines_[line], e};
-                if (there == IndexLine::NOTHING || home_of(there) != first) continue;
+                const uint64_t there = line->location(e);
+                if (there == IndexLine::NOTHING || &lines_[home_of(there)] != home) continue;
                 if (--left == 0) return {nullptr, 0};
             }
         }

@@ -9,76 +9,87 @@
 
 namespace headrace::plan {
 
-// The pool is one array of words; a chunk is CHUNK of them, its last one the number of the next chunk.
+// The pool is one array of words, a chunk CHUNK of them (four lines of the cache). Which chunk follows which stands in
+// a small array of its own, so that nobody waits for the memory to learn it, and the chunks of a list go back in O(1).
 class SlotLists {
   public:
     struct List {
         uint32_t first = NONE;  // chunk
-        uint32_t cursor = END;  // the word to write next; END of a chunk: a new one is needed first
+        uint32_t cursor = 0;    // the word to write next; at the beginning of a chunk: a new one is needed first
+        uint32_t chunks = 0;
     };
 
-    size_t nbytes() const { return (words_.capacity() + free_.capacity()) * sizeof(uint32_t); }
+    size_t nbytes() const { return (words_.capacity() + next_.capacity()) * sizeof(uint32_t); }
     static bool empty(const List& list) { return list.first == NONE; }
 
     // Room for so many slots more in any of `lists` lists: `append` does not allocate then.
     void reserve(size_t slots, size_t lists) {
-        const size_t needed = slots / END + lists;
-        if (needed <= free_.size()) return;
-        const size_t before = words_.size() / CHUNK, least = before + needed - free_.size();
+        const size_t needed = slots / CHUNK + lists;
+        if (needed <= free_count_) return;
+        const size_t before = next_.size(), least = before + needed - free_count_;
         const size_t after = least > 2 * before ? least : 2 * before;
-        free_.reserve(after);
         words_.resize(after * CHUNK);
-        for (size_t chunk = after; chunk > before; --chunk) free_.push_back(static_cast<uint32_t>(chunk - 1));
+        next_.reserve(after);
+        for (size_t chunk = before; chunk < after; ++chunk) {
+            next_.push_back(first_free_);
+            first_free_ = static_cast<uint32_t>(chunk);
+        }
+        free_count_ += after - before;
     }
 
     void append(List& list, uint32_t slot) {
-        if (list.cursor % CHUNK == END) extend(list);
+        if (list.cursor % CHUNK == 0) extend(list);
         words_[list.cursor++] = slot;
     }
 
     // Empties the list into `out`; returns how many there were.
     size_t take(List& list, std::vector<uint32_t>& out) {
+        if (empty(list)) return 0;
+        const uint32_t last = last_of(list);
         size_t count = 0;
-        const uint32_t last = list.cursor / CHUNK;
-        for (uint32_t chunk = list.first; chunk != NONE;) {
-            const size_t held = chunk == last ? list.cursor % CHUNK : END;
+        for (uint32_t chunk = list.first;; chunk = next_[chunk]) {
+            const size_t held = chunk == last ? list.cursor - size_t{last} * CHUNK : CHUNK;
             if (out.size() < count + held) out.resize(2 * (count + held));
             const uint32_t* const words = &words_[size_t{chunk} * CHUNK];
             for (size_t i = 0; i < held; ++i) out[count + i] = words[i];
             count += held;
-            free_.push_back(chunk);
-            chunk = chunk == last ? NONE : words[END];
+            if (chunk == last) break;
         }
-        list = List{};
+        clear(list);
         return count;
     }
 
     void clear(List& list) {
-        const uint32_t last = list.cursor / CHUNK;
-        for (uint32_t chunk = list.first; chunk != NONE;) {
-            free_.push_back(chunk);
-            chunk = chunk == last ? NONE : words_[size_t{chunk} * CHUNK + END];
-        }
+        if (empty(list)) return;
+        next_[last_of(list)] = first_free_;
+        first_free_ = list.first;
+        free_count_ += list.chunks;
         list = List{};
     }
 
   private:
     static constexpr uint32_t NONE = 0xFFFFFFFFu;
-    static constexpr uint32_t CHUNK = 64, END = CHUNK - 1;
+    static constexpr uint32_t CHUNK = 64;
+
+    static uint32_t last_of(const List& list) { return (list.cursor - 1) / CHUNK; }
 
     void extend(List& list) {
-        const uint32_t chunk = free_.back();
-        free_.pop_back();
-        if (list.first == NONE) {
+        const uint32_t chunk = first_free_;
+        first_free_ = next_[chunk];
+        --free_count_;
+        if (empty(list)) {
             list.first = chunk;
         } else {
-            words_[list.cursor] = chunk;
+            next_[last_of(list)] = chunk;
         }
         list.cursor = chunk * CHUNK;
+        ++list.chunks;
     }
 
     HugeVector<uint32_t> words_;
-    HugeVector<uint32_t> free_;  // chunks; room for all of them, so that `clear` does not allocate
+    std::vector<uint32_t> next_;  // of each chunk, in its list or among the free ones
+    uint32_t first_free_ = NONE;
+    size_t free_count_ = 0;
 };
 
 }  // namespace headrace::plan

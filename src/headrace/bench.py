@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_lines import LineLayout, parse_lines
 from headrace.formats.criteo_reader import CriteoFiles
@@ -16,7 +17,6 @@ from headrace.formats.generate.features import FeatureBlock, FeatureStream
 from headrace.formats.generate.presets import load_preset
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import table_uid
-from headrace.indexer.arrow_arrays import null_mask, primitive_values
 from headrace.indexer.bench import measure
 from headrace.indexer.bench_contenders import Batch, Residents
 from headrace.indexer.bench_ranks import ORDERS, measure_ranks

@@ -115,20 +115,36 @@ def test_no_ids_and_no_rows(kernels, num_rows):  # L17, P3
 def cases(draw):
     num_rows = draw(st.sampled_from([0, 1, 2, 5, 130]))
     poolings = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
-    dim = draw(st.sampled_from([1, 3, 8, 16, 32, 64, 128]))
+    dim = draw(st.sampled_from([1, 3, 8, 16, 32, 64, 128, 130]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    one_hot = draw(st.booleans())
+    shortest, longest = draw(st.sampled_from([(1, 1), (0, 3), (0, 20)]))  # one-hot, few ids, many
     tables = draw(st.lists(st.integers(0, 3), min_size=len(poolings), max_size=len(poolings)))
     frozen = draw(st.sets(st.sampled_from(range(len(poolings)))))
     frozen = {f for f, t in enumerate(tables) if t in {tables[g] for g in frozen}}  # tables are frozen, not features
     unique = 24  # 6 rows a table
     ids = [
-        [(6 * t + rng.integers(0, 6, 1 if one_hot else rng.integers(0, 4))).tolist() for _ in range(num_rows)]
+        [(6 * t + rng.integers(0, 6, rng.integers(shortest, longest + 1))).tolist() for _ in range(num_rows)]
         for t in tables
     ]
     nnz = sum(len(bag) for feature in ids for bag in feature)
     weights = rng.standard_normal(nnz) if draw(st.booleans()) and "mean" not in poolings else None
     return bags(ids, poolings, dim=dim, weights=weights, unique=unique, tables=tables, frozen=frozen), num_rows, rng
+
+
+@pytest.mark.parametrize("dim", [16, 130])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_long_bags_of_more_rows_than_a_part_takes(dim, num_threads):
+    """Bags of many ids are pooled feature after feature, 512 output rows at a time."""
+    num_rows, rng = 1100, np.random.default_rng(dim)
+    ids = [[(40 * f + rng.integers(0, 40, rng.integers(0, 9))).tolist() for _ in range(num_rows)] for f in range(3)]
+    one = bags(ids, ["sum", "none", "mean"], dim=dim, unique=120, tables=[0, 1, 2])
+    rows = rng.standard_normal((120, dim)).astype(np.float32)
+    out = np.full((num_rows, 2 * dim), np.nan, np.float32)
+    pooling.pool_forward(one, matrix_source(rows), out, Threads(num_threads))
+    assert out.tobytes() == forward(twin, one, rows, num_rows, 2 * dim).tobytes()
+    grad = rng.standard_normal(out.shape).astype(np.float32)
+    found = pooling.pool_backward(one, grad, threads=Threads(num_threads))
+    assert found.tobytes() == twin.pool_backward(one, grad).tobytes()
 
 
 @given(cases())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,22 @@ def test_a_uri_of_s3_with_parameters_and_a_pattern() -> None:
     assert store.filesystem.region == "eu-west-1"
 
 
+def test_a_uri_says_how_to_fetch(tree: Path) -> None:
+    store, path = store_of("s3://bucket/a?attempts=7&scheme=http&region=x&stall_timeout_s=2.5&range_bytes=1000", None)
+    assert isinstance(store, ArrowStore)
+    assert isinstance(store.filesystem, fs.S3FileSystem)
+    assert (path, store.options) == ("bucket/a", FetchOptions(attempts=7, stall_timeout_s=2.5, range_bytes=1000))
+    store, _ = store_of([f"file://{tree}/{name}?ahead=2" for name in ("day_2.tsv", "day_10.tsv")], None)
+    assert isinstance(store, ArrowStore)
+    assert store.options == FetchOptions(ahead=2)
+
+
 @pytest.mark.parametrize(
     ("paths", "match"),
     [
+        ("file:///a?attempts=many", "attempts=many: not a number"),
+        ("file:///a?stall_timeout_s=0", "stall_timeout_s=0"),
+        (["file:///a?ahead=2", "file:///b"], "of several file systems"),
         ("pipe:cat /etc/passwd", "is a command, and none is run here"),
         (["pipe:touch x"], "is a command"),
         ("nosuch://host/x", "nosuch://host/x: no file system for it"),
@@ -252,6 +266,20 @@ def test_a_read_that_fails_is_not_taken_for_damage(samples: Path, path: str) -> 
     message = rf"^faulty://{path}: bytes \d+\.\.\d+ did not come in 2 attempts: the connection was reset"
     with pytest.raises(StoreReadError, match=message):
         read_all(reader)
+
+
+def test_information_that_goes_on_failing_ends_in_bounded_time(tmp_path: Path) -> None:
+    files = FaultyFiles(tmp_path)
+
+    def never(what: Any) -> Any:
+        raise OSError("503")
+
+    files.get_file_info = never  # type: ignore[method-assign]
+    store = ArrowStore(files, FetchOptions(attempts=1000, first_pause_s=0.05, stall_timeout_s=0.5))  # type: ignore[arg-type]
+    began = time.monotonic()
+    with pytest.raises(StoreReadError, match=r"faulty://x: .* no information about it: 503"):
+        store.find("x")
+    assert time.monotonic() - began < 20
 
 
 def test_information_that_fails_is_asked_for_again(tmp_path: Path) -> None:

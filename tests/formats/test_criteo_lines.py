@@ -250,6 +250,7 @@ def test_a_blank_line_is_refused_even_with_a_single_column(parse: Parse) -> None
 
 @pytest.mark.parametrize("fields", [1, 4, 6, 39])
 def test_column_count(parse: Parse, fields: int) -> None:
+    # DATASETS 43: a line with a column too few shifts nothing
     parsed = parse(b"1\t1\t2\ta\tb\n" + b"\t".join([b"1"] * fields) + b"\n1\t1\t2\ta\tb", LAYOUT)
     assert [(f.line, f.column, f.reason, f.found) for f in parsed.faults] == [(2, -1, Reason.COLUMN_COUNT, fields)]
     assert parsed.rows == 2

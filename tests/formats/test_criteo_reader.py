@@ -413,6 +413,7 @@ def test_bad_lines_count_as_rows_of_the_manifest(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_gives_its_rows_then_an_error(tmp_path: Path) -> None:
+    # DATASETS 12: whole archives were cut at their host
     data = gzip.compress(numbered(0, 500))
     path = tmp_path / "day_0.gz"
     path.write_bytes(data[:-20])

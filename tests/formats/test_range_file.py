@@ -8,13 +8,16 @@ import pickle
 import random
 import threading
 import time
+from http.client import IncompleteRead
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.formats import range_fetcher
 from headrace.formats.arrow_store import ArrowStore
 from headrace.formats.errors import CorruptShardError, ReadInterruptedError, StoreReadError
 from headrace.formats.range_fetcher import FetchCounts, FetchOptions, is_passing
@@ -48,6 +51,23 @@ def faulty(folder: Path, fault: Any, options: FetchOptions = QUICK) -> tuple[Fau
     (folder / "f").write_bytes(DATA)
     files = FaultyFiles(folder, fault)
     return files, ArrowStore(files, options)  # type: ignore[arg-type]
+
+
+def read_in_a_thread(file: RangeFile, files: FaultyFiles) -> tuple[threading.Thread, list[BaseException]]:
+    """A thread that has begun to read a byte, and the error that it will have met."""
+    caught: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            file.read(1)
+        except BaseException as error:
+            caught.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while not files.reads:
+        threading.Event().wait(0.002)
+    return reader, caught
 
 
 def fetching() -> list[threading.Thread]:
@@ -140,7 +160,7 @@ def test_what_fails_is_asked_for_again(tmp_path: Path, what: str, times: int) ->
     assert counts["bytes_fetched"] == len(DATA)
 
 
-@pytest.mark.parametrize("what", ["error", "short", "empty"])
+@pytest.mark.parametrize("what", ["error", "empty"])
 def test_what_goes_on_failing_names_file_and_range(tmp_path: Path, what: str) -> None:
     files, store = faulty(tmp_path, lambda path, offset, nbytes: what if 512 <= offset < 768 else "")
     with store.open("f") as file:
@@ -153,6 +173,17 @@ def test_what_goes_on_failing_names_file_and_range(tmp_path: Path, what: str) ->
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert sum(512 <= offset < 768 for offset, _ in files.reads) == 4
     assert not fetching()
+
+
+def test_attempts_that_bring_bytes_do_not_count(tmp_path: Path) -> None:
+    # L107, L109: each read is cut after half of what it was asked for, and all goes on from there; 4 attempts would
+    # have brought 240 of 256 bytes
+    files, store = faulty(tmp_path, lambda path, offset, nbytes: "short" if 512 <= offset < 768 and nbytes > 1 else "")
+    with store.open("f") as file:
+        assert file.read() == DATA
+    asked = sorted(read for read in files.reads if 512 <= read[0] < 768)
+    assert asked == [(512, 256), (640, 128), (704, 64), (736, 32), (752, 16), (760, 8), (764, 4), (766, 2), (767, 1)]
+    assert store.counts() == {"bytes_fetched": 10_000, "requests": 40 + 8, "retries": 8}
 
 
 def test_after_an_error_the_file_can_be_read_on(tmp_path: Path) -> None:
@@ -184,21 +215,53 @@ def test_a_read_that_never_comes_back_ends_in_bounded_time(tmp_path: Path) -> No
     files.released.set()
 
 
+def test_attempts_that_bring_nothing_do_not_prolong_the_wait(tmp_path: Path) -> None:
+    options = FetchOptions(range_bytes=256, ahead=1, attempts=1000, first_pause_s=0.01, stall_timeout_s=0.5)
+    files, store = faulty(tmp_path, lambda *_: "error", options)
+    began = time.monotonic()
+    with store.open("f") as file, pytest.raises(StoreReadError, match=r"bytes 0\.\.255 .* nothing came for 0\.5 s"):
+        file.read(1)
+    assert time.monotonic() - began < 10
+    assert len(files.reads) > 2
+
+
+def test_ranges_that_come_prolong_the_wait_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the first range comes last, 250 s after it was asked for; a silence of 60 s is an error, but there was none
+    now_s, others, lock = [0.0], threading.Semaphore(0), threading.Lock()
+
+    def fault(path: str, offset: int, nbytes: int) -> str:
+        if offset == 0:
+            for _ in range(5):
+                assert others.acquire(timeout=60)
+        with lock:
+            now_s[0] += 50
+        others.release()
+        return ""
+
+    monkeypatch.setattr(range_fetcher, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    _, store = faulty(tmp_path, fault, FetchOptions(range_bytes=256, ahead=5))
+    with store.open("f") as file:
+        assert file.read(10) == DATA[:10]
+    assert now_s[0] == 300
+
+
+def test_two_threads_at_a_time_are_refused(tmp_path: Path) -> None:
+    files, store = faulty(tmp_path, lambda *_: "stall")
+    file = store.open("f")
+    reader, caught = read_in_a_thread(file, files)
+    with pytest.raises(RuntimeError, match="f: read by two threads at a time"):
+        file.read(1)
+    store.interrupt()
+    reader.join(10)
+    assert isinstance(caught[0], ReadInterruptedError)
+    files.released.set()
+    file.close()
+
+
 def test_an_interrupt_wakes_who_waits(tmp_path: Path) -> None:
     files, store = faulty(tmp_path, lambda *_: "stall")
     file = store.open("f")
-    caught: list[BaseException] = []
-
-    def read() -> None:
-        try:
-            file.read(1)
-        except BaseException as error:
-            caught.append(error)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    while not files.reads:
-        threading.Event().wait(0.002)
+    reader, caught = read_in_a_thread(file, files)
     began = time.monotonic()
     store.interrupt()
     reader.join(10)
@@ -261,6 +324,11 @@ def test_what_is_not_tried_again() -> None:
     for error in (OSError("reset"), TimeoutError("slow"), ConnectionResetError("reset")):
         assert is_passing(error)
     assert not is_passing(ValueError("a bug"))
+    assert is_passing(IncompleteRead(b"12", 5))  # L107: content-length shortfall
+    for cause, passing in ((ConnectionResetError("reset"), True), (FileNotFoundError("x"), False), (None, False)):
+        error = RuntimeError("of a library")
+        error.__cause__ = cause
+        assert is_passing(error) is passing
 
 
 @pytest.mark.parametrize(

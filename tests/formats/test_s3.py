@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -139,6 +143,56 @@ def test_what_stays_broken_is_an_error_with_file_and_range(endpoint: str, what: 
             for _ in loader:
                 pass
     assert time.monotonic() - began < 60
+
+
+SILENT = """
+import socket, sys, threading, time
+from headrace.formats.datasets import open_dataset
+from headrace.formats.errors import StoreReadError
+
+DATE = "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT"
+
+def serve(connection):
+    while request := connection.recv(65536):
+        if sys.argv[1] == "silent":
+            continue
+        if request.startswith(b"HEAD"):
+            connection.sendall(f"HTTP/1.1 200 OK\\r\\nContent-Length: 9999\\r\\n{DATE}\\r\\n\\r\\n".encode())
+            continue
+        connection.sendall(b"HTTP/1.1 206 Partial\\r\\nContent-Length: 9999\\r\\n")
+        connection.sendall(b"Content-Range: bytes 0-9998/9999\\r\\n\\r\\n")
+        while True:
+            connection.sendall(b"xxxx")
+            time.sleep(0.2)
+
+def accept():
+    while True:
+        threading.Thread(target=serve, args=listening.accept()[:1], daemon=True).start()
+
+listening = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=accept, daemon=True).start()
+address = f"127.0.0.1:{listening.getsockname()[1]}"
+uri = f"s3://x:x@bucket/day_0?scheme=http&region=x&endpoint_override={address}&stall_timeout_s=2"
+began = time.monotonic()
+try:
+    next(open_dataset("criteo-terabyte", uri, verify_manifest="off").raw_blocks())
+except StoreReadError as error:
+    print(time.monotonic() - began, error)
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("what", "asked"), [("silent", r"0\.\.0"), ("drip", r"0\.\.9998")])
+def test_a_server_that_does_not_answer_ends_in_bounded_time(repository: Path, what: str, asked: str) -> None:
+    # Arrow's library would try for over a minute, we five times that; bytes that drip keep it for hours. And its end of
+    # the program waits for whatever is under way, without bound: the process must end all the same.
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT, what], env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf" s3://bucket/day_0: bytes {asked} did not come in ", done.stdout)
+    assert 2 <= float(done.stdout.split()[0]) < 300
 
 
 def test_a_bucket_that_is_not_there(endpoint: str) -> None:

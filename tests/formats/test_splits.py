@@ -31,6 +31,7 @@ def test_published_counts_of_the_terabyte() -> None:
 
 
 def test_kaggle_in_seven_parts() -> None:
+    # DATASETS 27: halves are named by a convention, and of an odd number the first half is the longer one
     # 45,840,617 = 7 * 6,548,659 + 4
     assert equal_parts(45_840_617, 7) == (6_548_660,) * 4 + (6_548_659,) * 3
     assert kaggle_split("train") == (SourceRange(0, 0, 39_291_958),)

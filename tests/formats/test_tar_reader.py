@@ -109,7 +109,7 @@ def test_a_resume_goes_on_with_the_next_row(
 
 
 def test_every_truncation_is_an_error_and_never_a_silent_end(tmp_path: Path) -> None:
-    # tarfile, and webdataset with it, end in silence when a file is cut between members or in a header
+    # L100, L101: tarfile, and webdataset with it, end in silence when a file is cut between members or in a header
     path = shard(tmp_path / "x.tar", ("a.arrow", stream(0, 5)), ("b.arrow", stream(5, 5)))
     data = path.read_bytes()
     end = len(data.rstrip(b"\0"))
@@ -150,6 +150,7 @@ def test_a_header_that_is_damaged_is_no_end(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_members(tmp_path: Path, name: str, message: str | None) -> None:
+    # L103: a name that is there twice is no crash
     path = shard(tmp_path / "x.tar", ("ok.arrow", stream(0, 1)), (name, stream(1, 1)))
     reader = TarFiles(path, SCHEMA)
     if message is None:
@@ -175,6 +176,7 @@ def test_a_member_that_webdataset_passes_by_is_not_lost_in_silence(tmp_path: Pat
     ],
 )
 def test_members_that_cannot_be_read(tmp_path: Path, members: Any, error: type[Exception], message: str) -> None:
+    # L102: an archive without members and a file without bytes (above: cut) are both errors of one type
     path = shard(tmp_path / "x.tar", *members)
     with pytest.raises(error, match=message):
         values(TarFiles(path, SCHEMA))

@@ -18,6 +18,8 @@ HEADERS = Path(__file__).resolve().parents[2] / "indexer"
         ("tables.cpp", "address,undefined", "-O1"),
         ("random_history.cpp", "address,undefined", "-O0"),
         ("threads.cpp", "thread", "-O1"),
+        ("order.cpp", "thread", "-O1"),
+        ("order.cpp", "address,undefined", "-O1"),
     ],
 )
 def test_random_workload_is_clean(source: str, sanitizers: str, level: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.indexer.exchange.simulated import run_ranks
 from tests.support.criteo_text import write_lines
-from tests.support.rank_training import assert_equal_to_reference, make_schema, train
+from tests.support.rank_training import DIM, assert_equal_to_reference, make_schema, train
 
 GLOBAL_BATCH = 24
 CHECKED = {"check_replicas_every": 1}
@@ -34,6 +34,14 @@ def test_parameters_do_not_depend_on_r(data, reference, size, mode):
     entering, touched = np.array(parts[0]["hot"]).T
     assert (entering > 0).sum() >= 4  # the first R, and switches with a full window
     assert touched.max() > 30
+    for part in parts:
+        assert part["r_changes"]["changes"] == (entering > 0).sum()
+        assert part["r_changes"]["rows_entered"] == entering.sum()
+        assert part["r_changes"]["seconds"] > 0.0
+    width = DIM + 1  # with the state of row-wise Adagrad
+    sent = sum(part["r_changes"]["bytes_sent"] for part in parts)
+    assert sent == entering.sum() * width * 4 * (size - 1)
+    assert sent == sum(part["bytes_sent"].get("entering", 0) for part in parts)
     for part in parts[1:]:
         assert part["hot"] == parts[0]["hot"]
         assert all((a == b).all() for a, b in zip(part["replicas"], parts[0]["replicas"], strict=True))

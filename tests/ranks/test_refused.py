@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import headrace
 from headrace.indexer.exchange.agreement import agree
@@ -95,8 +94,6 @@ def test_a_loader_and_a_stage_that_do_not_belong_together(data):
         stage(first).sum().backward()
         with pytest.raises(RuntimeError, match="over ranks each batch has a step of its own"):
             stage(second)
-        with pytest.raises(NotImplementedError, match="over ranks the norm"):
-            headrace.clip_grad_norm_(stage, [torch.zeros(1)], 1.0)
 
 
 def test_an_index_of_another_rank(data):

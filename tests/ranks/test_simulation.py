@@ -9,7 +9,7 @@ import pytest
 
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.rank_exchange import Gradients, RankExchange
-from headrace.ingest.nodes import index_ranks
+from headrace.ingest.location_set import LocationSet
 from headrace.ingest.nodes.index_ranks import IndexRanks
 from headrace.ingest.step_plan import FetchKeys
 from tests.support.rank_simulation import draw, run
@@ -24,30 +24,25 @@ def run_cases(first: int, last: int) -> None:
             raise
 
 
-@pytest.mark.parametrize("lot", range(5))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lot", range(20))
 def test_random_cases(lot):
     run_cases(50 * lot, 50 * (lot + 1))
 
 
-@pytest.mark.ranks
-@pytest.mark.timeout(1000)
-@pytest.mark.parametrize("lot", range(3))
-def test_a_thousand_random_cases(lot):
-    run_cases(250 + 250 * lot, 500 + 250 * lot)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_twenty_thousand_cases():
-    run_cases(1000, 21_000)
+@pytest.mark.parametrize("lot", range(40))
+def test_twenty_thousand_more(lot):
+    run_cases(1000 + 500 * lot, 1500 + 500 * lot)
 
 
 def every_row_early(monkeypatch):
-    monkeypatch.setattr(index_ranks, "_is_in", lambda values, ordered: np.zeros(len(values), np.bool_))
+    monkeypatch.setattr(LocationSet, "contains", lambda self, locations: np.zeros(len(locations), np.bool_))
 
 
 def early_ignores_hot_rows(monkeypatch):
-    monkeypatch.setattr(IndexRanks, "_used", lambda self, owned, hot: [np.sort(o.locations) for o in owned])
+    monkeypatch.setattr(IndexRanks, "_used", lambda self, owned, hot: [LocationSet(o.locations) for o in owned])
 
 
 def entering_rows_not_urgent(monkeypatch):
@@ -97,6 +92,7 @@ def gradients_of_one_rank_left_out(monkeypatch):
     monkeypatch.setattr(Gradients, "total", total)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "fault",
     [

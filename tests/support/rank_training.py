@@ -32,6 +32,7 @@ def train(
     epochs: int = 1,
     schema: headrace.Schema | None = None,
     stage_options: dict[str, Any] | None = None,
+    clip: dict[str, float] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Train up to `steps` steps an epoch; what is left of the epoch is broken off."""
@@ -48,6 +49,7 @@ def train(
     sgd = torch.optim.SGD(head.parameters(), lr=0.01)
     options = {"window": 4, "timeout": 60, "capacity": 4000, **options}
     rows_seen: list[int] = []
+    norms: list[float] = []
     planned = {"rows": 0, "gradients": 0}
     hot_steps: list[tuple[int, int]] = []  # (rows entering R, rows of R touched by any rank) of each step
     dims = tuple(group.dim for group in schema.groups)
@@ -67,6 +69,8 @@ def train(
                     hot_steps.append((sum(len(h.entering) for h in hot), sum(len(h.touched) for h in hot)))
                     planned["rows"] += batch.ranks.now.row_bytes_sent(dims)
                     planned["gradients"] += batch.ranks.now.gradient_bytes_sent(dims)
+                if clip is not None:
+                    norms.append(float(headrace.clip_grad_norm_(stage, head.parameters(), **clip)))
                 sgd.step()
                 stage.step(batch)
                 if step + 1 == steps:
@@ -83,6 +87,9 @@ def train(
         "skipped": skipped,
         "replicas": replicas,
         "hot": hot_steps,
+        "norms": norms,
+        "bytes_sent": {} if communicator is None else {p: sum(n) for p, n in communicator.bytes_sent().items()},
+        "r_changes": stage.stats()["r_changes"],
     }
 
 

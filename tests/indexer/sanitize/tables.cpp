@@ -308,7 +308,8 @@ class UsesModel {
 
 constexpr std::uint64_t kChunkNumbers = 42;
 
-static void uses_are_counted(double half_life) {
+static void uses_are_counted(double half_life, unsigned num_threads) {
+    ThreadPool pool(num_threads);
     std::mt19937_64 random(5);
     UseCounts counts(half_life);
     UsesModel model(half_life);
@@ -326,14 +327,15 @@ static void uses_are_counted(double half_life) {
     for (int batch = 0; batch < 400; ++batch) {
         const int idle = batch % 100 == 99 ? 200 : 0;  // more than 32 half-lives, with nothing used
         for (int i = 0; i < idle; ++i) {
-            counts.add({}, {}, 0);
+            counts.add({}, {}, 0, pool);
             model.add({});
         }
         std::set<std::uint64_t> used{kAbsent};
-        for (std::uint64_t i = random() % 40; i > 0; --i) used.insert(draw());
+        for (std::uint64_t i = random() % (batch % 8 == 0 ? 400 : 40); i > 0; --i) used.insert(draw());
         const std::vector<std::uint64_t> places(used.begin(), used.end());
         const std::size_t half = places.size() / 2;
-        counts.add({places.data(), places.data() + half, nullptr}, {half, places.size() - half, 0}, kChunkNumbers);
+        counts.add({places.data(), places.data() + half, nullptr}, {half, places.size() - half, 0}, kChunkNumbers,
+                   pool);
         model.add(places);
         const std::uint64_t gone = draw();
         counts.forget(gone);
@@ -364,7 +366,7 @@ static void uses_are_counted(double half_life) {
             if (batch % 50 == 0 && place % 100 == 0) CHECK(read(copy, place) == read(counts, place));
         }
         const std::uint64_t place = places[random() % places.size()];
-        for (UseCounts* each : {&counts, &copy}) each->add({&place}, {1}, kChunkNumbers);
+        for (UseCounts* each : {&counts, &copy}) each->add({&place}, {1}, kChunkNumbers, pool);
         CHECK(read(copy, place) == read(counts, place));
     }
 }
@@ -399,6 +401,8 @@ int main() {
     headrace::arena_says_when_it_is_full();
     headrace::arena_fits_best();
     headrace::arena_maps_large_arrays();
-    for (const double half_life : {0.0, 1.0, 2.5, 1000.0}) headrace::uses_are_counted(half_life);
+    for (const double half_life : {0.0, 1.0, 2.5, 1000.0}) {
+        for (const unsigned num_threads : {1u, 3u}) headrace::uses_are_counted(half_life, num_threads);
+    }
     std::puts("ok");
 }

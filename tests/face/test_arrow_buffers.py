@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.indexer.arrow_arrays import null_mask, primitive_values
+from headrace.arrow_buffers import null_mask, primitive_values
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**32 - 1))), st.integers(0, 20), st.integers(0, 30))

@@ -1,0 +1,64 @@
+"""Gradients of a step that are summed and not applied yet, since all of them must be known first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.embed.arrays import F32, I64, Bool
+from headrace.indexer.exchange.channel import Channel
+from headrace.ingest.rank_step import RankStep
+
+
+@dataclass(frozen=True, eq=False)
+class HeldGradients:
+    """Of one step: sums over all ranks, of each layout those of the rows that this rank owns and those of R.
+
+    `cold` are (positions int64 [n] in what is owned, sums float32 [n, dim]), `cold_trained` bool [n] is False for rows
+    of frozen tables; `hot` are float32 [touched, dim] (None without R), the same on all ranks, and `hot_own` int64
+    those that this rank owns and trains: each row of all is counted by its owner alone.
+    """
+
+    step: RankStep
+    cold: Sequence[tuple[I64, F32]]
+    cold_trained: Sequence[Bool]
+    hot: Sequence[F32 | None]
+    hot_own: Sequence[I64]
+
+    def total_norm(self, norm_type: float, others: float, channel: Channel) -> float:
+        """The norm of the gradients of all ranks' rows together with a norm `others` that is the same on all ranks.
+
+        Added up in double precision, in the order of the ranks: the same number on all of them. RuntimeError where
+        `others` differs between ranks.
+        """
+        mine = np.array([self._part(norm_type), others])
+        told = channel.all_gather(mine, f"the norm of its gradients of step {self.step.step}")
+        other = np.flatnonzero(~np.isclose(told[:, 1], told[0, 1], rtol=1e-3, atol=0.0, equal_nan=True)).tolist()
+        if other:
+            raise RuntimeError(
+                f"the norm of the dense gradients on ranks {other} is not that of rank 0 ({told[:, 1].tolist()}): "
+                "average them over the ranks before they are clipped (headrace.average_gradients)"
+            )
+        dense = float(told[0, 1])
+        if math.isinf(norm_type):
+            return float(np.max([*told[:, 0], dense]))  # NaN is not lost
+        return float((sum(told[:, 0].tolist()) + dense**norm_type) ** (1.0 / norm_type))
+
+    def scale(self, factor: float) -> None:
+        """Multiply all sums."""
+        for sums in (*(total for _, total in self.cold), *(total for total in self.hot if total is not None)):
+            sums *= np.float32(factor)
+
+    def _part(self, norm_type: float) -> float:
+        """What the rows that this rank owns add: the sum of the powers, or the largest."""
+        parts = [total[trained] for (_, total), trained in zip(self.cold, self.cold_trained, strict=True)]
+        parts += [total[own] for total, own in zip(self.hot, self.hot_own, strict=True) if total is not None]
+        powers = [_powers(np.abs(part.astype(np.float64)), norm_type) for part in parts if part.size]
+        return float(np.max(powers) if math.isinf(norm_type) else np.sum(powers)) if powers else 0.0
+
+
+def _powers(sizes: np.ndarray[tuple[int, ...], np.dtype[np.float64]], norm_type: float) -> float:
+    return float(sizes.max() if math.isinf(norm_type) else np.sum(sizes**norm_type))

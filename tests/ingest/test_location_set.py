@@ -1,0 +1,24 @@
+"""LocationSet against numpy.isin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.ingest.location_set import LocationSet
+
+PLACES = st.integers(0, 40).map(lambda n: (n % 7) | (n << 14) | ((n % 3) << 46))  # many with the same low bits
+
+
+@given(st.lists(PLACES, max_size=60), st.lists(PLACES, max_size=60))
+def test_it_tells_what_isin_tells(inside, asked):
+    within, others = np.array(inside, np.uint64), np.array(asked, np.uint64)
+    assert LocationSet(within).contains(others).tolist() == np.isin(others, within).tolist()
+
+
+@pytest.mark.parametrize("n", [1, 1000])
+def test_locations_that_all_fall_together(n):
+    locations = np.arange(n, dtype=np.uint64) << np.uint64(40)
+    assert LocationSet(locations[::2]).contains(locations).tolist() == [i % 2 == 0 for i in range(n)]

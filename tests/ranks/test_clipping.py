@@ -1,0 +1,112 @@
+"""Clipping by the norm of all ranks' gradients: as one process clips those of the same global batch."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from headrace.indexer.exchange.simulated import run_ranks
+from tests.support.criteo_text import write_lines
+from tests.support.rank_training import assert_equal_to_reference, make_schema, train
+
+GLOBAL_BATCH = 24
+NORM = 0.05
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip") / "train.txt"
+    write_lines(path, 500, seed=5, ids=40)
+    return path
+
+
+def clipped(data, communicator, *, norm_type=2.0, max_norm=NORM, **options):
+    size = 1 if communicator is None else communicator.world_size
+    clip = {"max_norm": max_norm, "norm_type": norm_type}
+    return train(data, communicator, batch_size=GLOBAL_BATCH // size, steps=20, clip=clip, **options)
+
+
+HOT = {"hot_rows": 60, "hot_every": 4, "stage_options": {"check_replicas_every": 1}}
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])
+@pytest.mark.parametrize("options", [{}, HOT, {**HOT, "node_size": 2}], ids=["cold", "hot", "two levels"])
+def test_parameters_and_norms_are_those_of_one_process(data, norm_type, options):
+    expected = clipped(data, None, norm_type=norm_type)
+    assert max(expected["norms"]) > 2 * NORM  # so that it does something
+    parts = run_ranks(2, lambda c: clipped(data, c, norm_type=norm_type, **options))
+    assert_equal_to_reference(parts, expected)
+    for part in parts:
+        assert part["norms"] == parts[0]["norms"]
+        np.testing.assert_allclose(part["norms"], expected["norms"], rtol=2e-5)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_more_ranks_two_layouts_and_a_frozen_table(data, size):
+    schema = make_schema("sgd", two_layouts=True)
+    frozen = {"frozen": ("C2",)}
+    expected = clipped(data, None, schema=schema, stage_options=frozen)
+    hot = {**HOT, "stage_options": {**frozen, "mode": "arena"}, "window": 7}
+    parts = run_ranks(size, lambda c: clipped(data, c, schema=schema, **hot))
+    assert_equal_to_reference(parts, expected)
+
+
+def test_a_large_norm_changes_nothing_but_the_order(data):
+    plain = train(data, None, batch_size=GLOBAL_BATCH, steps=20)
+    parts = run_ranks(2, lambda c: clipped(data, c, max_norm=1e6))
+    assert_equal_to_reference(parts, plain)
+
+
+def small_run(communicator, data, work):
+    schema = make_schema("sgd")
+    with headrace.DataLoader(data, 4, schema=schema, communicator=communicator, timeout=60) as loader:
+        stage = headrace.EmbeddingStage(schema, lr=0.1, num_threads=1, communicator=communicator)
+        first, second = (batch for batch, _ in zip(loader, range(2), strict=False))
+        return work(stage, first, second)
+
+
+def test_dense_gradients_that_were_not_averaged_are_refused(data):
+    def work(stage, first, second):
+        p = torch.nn.Parameter(torch.zeros(1))
+        p.grad = torch.ones(1) * (1 + first.ranks.now.rank)
+        stage(first).sum().backward()
+        headrace.clip_grad_norm_(stage, [p], 1.0)
+
+    with pytest.raises(RuntimeError, match=r"(?s)ranks \[1\] is not that of rank 0.*average_gradients"):
+        run_ranks(2, lambda c: small_run(c, data, work))
+
+
+def test_what_was_clipped_is_dropped_with_the_gradients(data):
+    def work(stage, first, second):
+        stage(first).sum().backward()
+        stage.step(first)
+        before = stage.state_arrays()
+        stage(second).sum().backward()
+        headrace.clip_grad_norm_(stage, [], 1e-3)
+        stage.optimizer().zero_grad()
+        (stage(second).sum() * 0.0).backward()
+        stage.step(second)
+        after = stage.state_arrays()
+        same = np.isin(after["locations_0"], before["locations_0"])
+        assert 0 < same.sum() == len(before["rows_0"])
+        np.testing.assert_array_equal(after["rows_0"][same], before["rows_0"])
+
+    run_ranks(2, lambda c: small_run(c, data, work))
+
+
+def test_a_norm_that_is_not_finite(data):
+    def work(stage, first, second):
+        stage(first).mul(math.inf).sum().backward()
+        with pytest.raises(RuntimeError, match="cannot be clipped"):
+            headrace.clip_grad_norm_(stage, [], 1.0, error_if_nonfinite=True)
+
+    run_ranks(2, lambda c: small_run(c, data, work))
+
+
+def test_without_a_batch_there_is_nothing_to_clip(data):
+    with pytest.raises(RuntimeError, match="no gradients of a batch over ranks"):
+        run_ranks(2, lambda c: small_run(c, data, lambda stage, first, second: headrace.clip_grad_norm_(stage, [])))
