@@ -127,6 +127,29 @@ def test_plans_are_valid(stream, window, native):
         assert all(len(plan.late.fetch_slots) == 0 for plan in plans[1:])  # none is late for lack of room
 
 
+def of_one_line(count: int) -> np.ndarray:
+    """Locations that the index, as small as it begins, all wants in its line 7 of 256 (see row_index.hpp)."""
+    wide = np.random.default_rng(0).integers(0, 2**64 - 1, 300 * count, np.uint64)
+    mixed = (wide ^ (wide >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return wide[mixed >> np.uint64(56) == 7][:count]
+
+
+@pytest.mark.parametrize(("size", "window"), [(12, 2), (63, 3), (64, 3), (65, 3), (128, 1)])
+def test_rows_that_all_want_one_line_of_the_index(size: int, window: int) -> None:
+    """Nearly all entries are displaced, hundreds of one line; lists of slots end at, before and after a chunk's end."""
+    locations, rng = of_one_line(3 * size), np.random.default_rng(size)
+    batches = [rng.permutation(locations)[:size] for _ in range(12)]
+    for capacity in (size, size + 5, 2 * size):
+        ours = make(True, batches, window=window, capacity=capacity)
+        for step, (a, b) in enumerate(zip(ours, make(False, batches, window=window, capacity=capacity), strict=True)):
+            assert_same(a, b, f"step {step}")
+
+
+def test_the_locations_of_one_line_are_many() -> None:
+    assert len(of_one_line(384)) == 384
+
+
 def reused_at(distances: list[int]) -> list[np.ndarray]:
     """Row 7 is used again after each of these distances, with other rows in between."""
     steps = np.cumsum([0, *distances])
