@@ -18,7 +18,8 @@ def transpose_impl(
     cdef size_t nnz = query_ids.shape[0]
     if nnz > 0xFFFFFFFF:
         raise ValueError(f"{nnz} query ids; at most 2**32 - 1 can be transposed at once")
-    if <size_t> wide.shape[0] != nnz or <size_t> positions.shape[0] != nnz or <size_t> offsets.shape[0] != num_unique + 1:
+    cdef size_t ids_out = wide.shape[0], positions_out = positions.shape[0], offsets_out = offsets.shape[0]
+    if ids_out != nnz or positions_out != nnz or offsets_out != num_unique + 1:
         raise ValueError(f"outputs of another size than {nnz} ids of {num_unique} rows have")
     cdef const uint32_t* ids = &query_ids[0] if nnz else NULL
     cdef int64_t* out_wide = &wide[0] if nnz else NULL
