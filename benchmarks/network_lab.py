@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import IO
 
 _PROGRAMS = ("ip", "tc", "nsenter", "unshare", "setpriv")
-_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 _COMMAND_TIMEOUT_S = 30.0
 
 UNLIMITED = "unlimited"
@@ -41,6 +40,13 @@ def missing() -> str | None:
             return None
     except LabError as error:
         return str(error)
+
+
+def _with_this_process(*command: str) -> tuple[str, ...]:
+    """The command, ended when this process ends: by the signal, or where it has ended before the signal was asked for,
+    by a look at who is the parent."""
+    begin = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid()))
+    return (*begin, *command)
 
 
 class LabError(RuntimeError):
@@ -86,7 +92,7 @@ class NetworkLab:
 
     def start(self, node: int, *command: str, env: Mapping[str, str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start a command on a node, with pipes to its standard input and output. It ends when this process ends."""
-        inside = (*_WITH_PARENT, "nsenter", "-t", str(self._hosts[node]), "-n", "--", *command)
+        inside = _with_this_process("nsenter", "-t", str(self._hosts[node]), "-n", "--", *command)
         return subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=dict(env))
 
     def close(self) -> None:
@@ -110,7 +116,7 @@ class NetworkLab:
     def _hold(self) -> int:
         """The number of a new process in a new namespace, which ends with its standard input."""
         ready = ("sh", "-c", "echo ready; exec cat >/dev/null")
-        command = (*_WITH_PARENT, "unshare", "--net", *ready)
+        command = _with_this_process("unshare", "--net", *ready)
         pipe = subprocess.PIPE
         holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         self._holders.append(holder)
