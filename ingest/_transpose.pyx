@@ -18,7 +18,8 @@ def transpose_impl(
     cdef size_t nnz = query_ids.shape[0]
     if nnz > 0xFFFFFFFF:
         raise ValueError(f"{nnz} query ids; at most 2**32 - 1 can be transposed at once")
-    if <size_t> wide.shape[0] != nnz or <size_t> positions.shape[0] != nnz or <size_t> offsets.shape[0] != num_unique + 1:
+    cdef size_t found = offsets.shape[0]
+    if wide.shape[0] != query_ids.shape[0] or positions.shape[0] != query_ids.shape[0] or found != num_unique + 1:
         raise ValueError(f"outputs of another size than {nnz} ids of {num_unique} rows have")
     cdef const uint32_t* ids = &query_ids[0] if nnz else NULL
     cdef int64_t* out_wide = &wide[0] if nnz else NULL
