@@ -33,10 +33,11 @@ def zstd_copy(path: str, folder: Path) -> str:
 
 
 def positions(reader: FileReader[Any], shares: tuple[float, ...]) -> list[FilePosition | None]:
-    """Positions behind blocks, as a state has them, at these shares of the file's rows; None is the beginning."""
-    found = [reader.decode(block).next_position for block in reader.raw_blocks()]
-    last = found[-1].line
-    return [None if not share else next(p for p in found if p.line >= share * last) for share in shares]
+    """Positions behind blocks, as a state has them, nearest to these shares of the rows; None is the beginning."""
+    *inside, end = [reader.decode(block).next_position for block in reader.raw_blocks()]
+    if not inside:
+        raise SystemExit(f"{end.line} rows are one block: there is no place inside the file, ask for more --rows")
+    return [None if not share else min(inside, key=lambda p: abs(p.line - share * end.line)) for share in shares]
 
 
 def first_rows_s(reader: FileReader[Any], start: FilePosition | None) -> float:

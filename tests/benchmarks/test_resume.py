@@ -11,7 +11,7 @@ from pathlib import Path
 
 def test_every_form_has_a_time_for_every_place(repository: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "benchmarks/resume.py", "--rows", "30000", "--rounds", "1", "--work", tmp_path, "--json", "-"],
+        [sys.executable, "benchmarks/resume.py", "--rows", "60000", "--rounds", "1", "--work", tmp_path, "--json", "-"],
         cwd=repository, env={**os.environ, "PYTHONPATH": "src"}, capture_output=True, text=True, timeout=110,
         check=True,
     )  # fmt: skip
