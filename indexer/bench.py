@@ -172,13 +172,17 @@ def _baselines(
 
 
 def timed(work: Work, contenders: dict[str, Contender]) -> Seconds:
-    """Seconds of each contender in each round, taken in turn."""
+    """Seconds of each contender in each round, taken in turn; each as in the middle of a stream, not after a pause.
+
+    (A second core that idled while others worked on one takes some 10 ms to come back on a virtual machine.)
+    """
     for contender in contenders.values():
         contender.prepare(work.warm)()  # memory is mapped, the ids of the batches are there
     seconds: Seconds = {name: [] for name in contenders}
     for batches in work.rounds:
         for name, contender in contenders.items():
-            run = contender.prepare(batches)
+            awake, run = contender.prepare(work.warm), contender.prepare(batches)
+            awake()
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)
