@@ -33,10 +33,10 @@ def zstd_copy(path: str, folder: Path) -> str:
 
 
 def positions(reader: FileReader[Any], shares: tuple[float, ...]) -> list[FilePosition | None]:
-    """Positions behind blocks, as a state has them, at these shares of the file's rows; None is the beginning."""
-    found = [reader.decode(block).next_position for block in reader.raw_blocks()]
-    last = found[-1].line
-    return [None if not share else next(p for p in found if p.line >= share * last) for share in shares]
+    """Where blocks begin, as a state has them, at these shares of the file's rows or before; None is the beginning."""
+    places = [(d.position, d.next_position) for d in map(reader.decode, reader.raw_blocks())]
+    begins, rows = [begin for begin, _ in places], places[-1][1].line
+    return [None if not share else [at for at in begins if at.line <= share * rows][-1] for share in shares]
 
 
 def first_rows_s(reader: FileReader[Any], start: FilePosition | None) -> float:
