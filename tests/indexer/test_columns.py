@@ -179,6 +179,7 @@ def test_read_only_ids_are_not_copied() -> None:
 @pytest.mark.parametrize("start", [0, 3])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_arrow_ids_are_read_where_they_are(kind: pa.DataType, start: int, chunked: bool) -> None:
+    # L99: a ChunkedArray where an Array is expected
     array = pa.array([7, 1, 2, 3, 9], kind)
     where = np.frombuffer(array.buffers()[1], np.uint8)
     column = pa.chunked_array([array.slice(start)]) if chunked else array.slice(start)
