@@ -65,6 +65,8 @@ def check_columns(columns: Sequence[IdColumn], tables: Sequence[IndexTable]) -> 
     bool; ValueError for a wrong shape, an unknown table, an index outside its dictionary, or more than `NNZ_LIMIT` ids
     in a group. Each names the column's position.
     """
+    if isinstance(columns, IdColumn) or not isinstance(columns, Sequence):  # an iterator would be empty the second time
+        raise TypeError(f"columns are a {type(columns).__name__}; give a list of IdColumn(table, values)")
     nnz = [0] * count_groups(tables)
     for position, column in enumerate(columns):
         if not isinstance(column, IdColumn):

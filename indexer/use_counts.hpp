@@ -119,7 +119,9 @@ class UseCounts {
                 std::size_t own = 0;
                 for (std::size_t j = begin; j < end; ++j) {
                     fetched_[own] = places[j] & kPlaceMask;
-                    own += places[j] != kAbsent && (place_chunk(fetched_[own]) & mask_) == share_;
+                    // Looked at once more, in case that another thread has written to the caller's array.
+                    const std::uint32_t chunk = place_chunk(fetched_[own]);
+                    own += (places[j] != kAbsent) & ((chunk & mask_) == share_) & (chunk < counts_.chunks_.size());
                 }
                 for (std::size_t j = 0; j < own; ++j) __builtin_prefetch(&counts_.at(fetched_[j]), 1);
                 finish();

@@ -46,7 +46,7 @@ def test_what_is_no_table_is_refused_with_the_way_to_make_some(tables: Any) -> N
 
 @pytest.mark.parametrize("columns", [[(0, np.arange(2))], [np.arange(2)], {"user": np.arange(2)}])
 def test_what_is_no_column_is_refused(columns: Any) -> None:
-    with pytest.raises(TypeError, match=r"column 0 is a .*; give a list of IdColumn\(table, values\)"):
+    with pytest.raises(TypeError, match=r"(column 0 is|columns are) a .*; give a list of IdColumn\(table, values\)"):
         DIT([IndexTable(1, 0)]).index(columns)
 
 
@@ -258,3 +258,10 @@ def test_arrow_ids_keep_values_and_nulls(case: tuple[Any, list[int | None], list
     assert [w for w, m in words if not m] == [
         v % 2**64 for v, m in zip(expected, missing, strict=True) if v is not None and not m
     ]
+
+
+def test_columns_that_can_be_gone_through_once_are_refused() -> None:
+    ids = IdColumn(0, np.arange(5, dtype=np.uint64))
+    for columns in (iter([ids]), (c for c in [ids]), ids, {0: ids}):
+        with pytest.raises(TypeError, match=r"give a list of IdColumn"):
+            check_columns(columns, [IndexTable(1, 0)])  # type: ignore[arg-type]
