@@ -55,7 +55,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Work:
-    """What every contender does: `warm` once, then each of `rounds`; all have the same samples and unique ids."""
+    """What every contender does: each of `rounds`, and `warm` before it; all have the same samples and unique ids."""
 
     warm: Sequence[Batch]
     rounds: Sequence[Sequence[Batch]]
@@ -176,13 +176,11 @@ def timed(work: Work, contenders: dict[str, Contender]) -> Seconds:
 
     (A second core that idled while others worked on one takes some 10 ms to come back on a virtual machine.)
     """
-    for contender in contenders.values():
-        contender.prepare(work.warm)()  # memory is mapped, the ids of the batches are there
     seconds: Seconds = {name: [] for name in contenders}
     for batches in work.rounds:
         for name, contender in contenders.items():
-            awake, run = contender.prepare(work.warm), contender.prepare(batches)
-            awake()
+            warm, run = contender.prepare(work.warm), contender.prepare(batches)
+            warm()  # memory is mapped, the ids of the batches are there
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)
