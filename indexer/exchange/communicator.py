@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.indexer.checks import check_integer
 from headrace.indexer.exchange.channel import Channel, Traffic
+from headrace.indexer.exchange.errors import ExchangeClosedError
 from headrace.indexer.exchange.mpi_transport import MpiTransport, launched_ranks
 from headrace.indexer.exchange.transport import NoTransport, Transport
 
@@ -37,6 +38,9 @@ PURPOSES = {
 
 _FIRST_STREAM = 64
 
+_RUNS_REMEMBERED = 1000
+"""The channels of so many runs are known to be closed; no thread lives on from a run that is older."""
+
 
 class Communicator:
     """This process among those that train together; made by :func:`connect`, on all ranks alike.
@@ -59,6 +63,8 @@ class Communicator:
         self._lock = threading.Lock()
         self._runs = 0
         self._channels: dict[tuple[str, int], Channel] = {}
+        self._over: dict[tuple[str, int], None] = {}  # closed, the oldest first
+        self._closed = False
 
     @property
     def backend(self) -> str:
@@ -79,8 +85,13 @@ class Communicator:
             return self._runs
 
     def channel(self, purpose: str, run: int = 0, members: Sequence[int] | None = None) -> Channel:
-        """The stream of one of `PURPOSES`, or "stream k", in a run, between `members` or all; the same each time."""
+        """The stream of one of `PURPOSES`, or "stream k", in a run, between `members` or all; the same each time.
+
+        ExchangeClosedError once it is closed: a thread that is late must not begin it anew, and wait in it.
+        """
         with self._lock:
+            if self._closed or (purpose, run) in self._over:
+                raise ExchangeClosedError(f"this rank has closed the channel for {purpose} of run {run}")
             if (purpose, run) not in self._channels:
                 number = PURPOSES[purpose] if purpose in PURPOSES else _FIRST_STREAM + int(purpose.split()[1])
                 runs = (self._transport.max_tag + 1) >> _PURPOSE_BITS
@@ -96,10 +107,12 @@ class Communicator:
             return self._channels[purpose, run]
 
     def close_run(self, run: int, purposes: Collection[str] = tuple(PURPOSES)) -> None:
-        """End the waits in channels of a run, from any thread, and forget the channels."""
+        """End the waits in channels of a run, from any thread; there will be no others in that run."""
         with self._lock:
-            gone = [key for key in self._channels if key[1] == run and key[0] in purposes]
-            channels = [self._channels.pop(key) for key in gone]
+            channels = [c for purpose in purposes if (c := self._channels.pop((purpose, run), None)) is not None]
+            self._over.update(dict.fromkeys((purpose, run) for purpose in purposes))
+            while len(self._over) > _RUNS_REMEMBERED * len(PURPOSES):
+                del self._over[next(iter(self._over))]
         for channel in channels:
             channel.close()
 
@@ -129,6 +142,7 @@ class Communicator:
     def close(self) -> None:
         """End all waits of this rank. Again: nothing."""
         with self._lock:
+            self._closed = True
             channels = list(self._channels.values())
         for channel in channels:
             channel.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headrace.indexer.exchange.errors import ExchangeClosedError
@@ -47,13 +50,19 @@ class MpiTransport:
         self._comm = self._mpi.COMM_WORLD.Dup()
         self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
         self.max_tag = int(self._comm.Get_attr(self._mpi.TAG_UB))
-
         self._lanes: list[_MpiLane] = []
+        # MPI's own end comes behind the interpreter's, and still takes what others send, and sends what they take.
+        atexit.register(self._keep_buffers)
 
     def lane(self, tag: int) -> Lane:
         self._lanes = [lane for lane in self._lanes if not lane.is_over]
         self._lanes.append(_MpiLane(self._comm, tag))
         return self._lanes[-1]
+
+    def _keep_buffers(self) -> None:
+        """Let what is under way keep its memory until the process ends."""
+        for lane in self._lanes:
+            lane.keep_buffers()
 
     def end_all(self) -> None:
         sys.stderr.flush()
@@ -73,13 +82,16 @@ class _MpiLane:
         self._testing = threading.Lock()
 
     def send(self, data: U8, to: int) -> Any:
-        return self._begun(self._comm.Isend(data, to, self._tag))
+        return self._begun(self._comm.Isend, data, to)
 
     def receive(self, buffer: U8, sender: int) -> Any:
-        return self._begun(self._comm.Irecv(buffer, sender, self._tag))
+        return self._begun(self._comm.Irecv, buffer, sender)
 
-    def _begun(self, request: Any) -> Any:
+    def _begun(self, begin: Callable[[U8, int, int], Any], data: U8, peer: int) -> Any:
         with self._testing:
+            if self._closed.is_set():
+                raise ExchangeClosedError("this rank closes")
+            request = begin(data, peer, self._tag)
             self._under_way.append(request)
         return request
 
@@ -109,3 +121,10 @@ class _MpiLane:
 
     def interrupt(self) -> None:
         self._closed.set()
+
+    def keep_buffers(self) -> None:
+        """Never give the memory of unfinished requests back: a reference more, which nobody drops."""
+        self._closed.set()
+        with self._testing:
+            for request in self._under_way:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))

@@ -1,4 +1,4 @@
-"""Training under mpirun and torchrun equals training in one process; a killed rank is named by those that wait."""
+"""Training under mpirun and torchrun equals training in one process; a rank that is gone is named."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ def test_hot_rows_two_levels_and_an_epoch_that_is_broken_off(data, launch, tmp_p
 
 
 @pytest.mark.parametrize("launch", [mpirun, torchrun])
-def test_a_killed_rank_ends_the_others_with_its_name(data, launch, tmp_path):
-    options = {"options": ("-disable-auto-cleanup",)} if launch is mpirun else {}
+@pytest.mark.parametrize("what", ["stop", "kill"])
+def test_a_rank_that_is_gone_ends_the_others_with_its_name(data, what, launch, tmp_path):
+    # A launcher that cleans up ends the others when one is killed: told not to, it mostly leaves it to them.
+    options = {"options": ("-disable-auto-cleanup",)} if launch is mpirun and what == "kill" else {}
     started = time.monotonic()
-    done = launch(3, PROGRAM, "kill", str(data), str(tmp_path), **options)
+    done = launch(3, PROGRAM, what, str(data), str(tmp_path), **options)
     assert done.returncode != 0
-    assert time.monotonic() - started < 90
+    assert time.monotonic() - started < 120
     said = done.stdout + done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.txt"))
-    if launch is mpirun:  # the launcher, told not to clean up, leaves it to the ranks
-        assert "of rank 1" in said or "lost rank 1" in said, said
-    else:  # torchrun ends all when it notices; it names the rank, too
-        assert "lost rank 1" in said or "of rank 1" in said or "Signal 9 (SIGKILL)" in said, said
+    named = "of rank 1" in said or "lost rank 1" in said
+    if what == "kill" and not named:  # a launcher that noticed first has ended the others before they could say it
+        assert "Signal 9 (SIGKILL)" in said or "Killed (signal 9)" in said, said
+    else:
+        assert named, said

@@ -78,6 +78,9 @@ def check_runs_do_not_mix(communicator: Communicator) -> None:
     if size > 1:
         with pytest.raises(ExchangeClosedError):
             silent.post({}, {sender: np.empty(1)}).wait()
+    for purpose in ("replies", "steps"):  # begun before the run was closed, and not yet
+        with pytest.raises(ExchangeClosedError, match=f"closed the channel for {purpose} of run {first}"):
+            communicator.channel(purpose, first)
     channel = communicator.channel("requests", second)
     got = np.zeros(1)
     if size > 1:
@@ -145,3 +148,18 @@ def check_missing_rank(communicator: Communicator, missing: int) -> None:
     with pytest.raises(RankTimeoutError, match=f"rank {communicator.rank} waited .* for its arrival of rank") as caught:
         communicator.barrier()
     assert caught.value.ranks == (missing,)
+
+
+def leave_messages_under_way(communicator: Communicator) -> None:
+    """Rank 0 ends while messages of many sizes, which it expects, lie before its door."""
+    sizes = [1 << k for k in range(5, 22)] * 4
+    channel = communicator.channel("rows", communicator.new_run())
+    if communicator.rank == 0:
+        for size in sizes:
+            channel.post({}, {peer: np.empty(size, np.uint8) for peer in range(1, communicator.world_size)})
+    communicator.barrier()
+    if communicator.rank == 0:
+        time.sleep(1.0)
+        return
+    for size in sizes:
+        channel.post({0: np.full(size, 255, np.uint8)}, {})

@@ -1,6 +1,6 @@
 """Run by `mpirun -n N` or `torchrun`: the kit of communicators, from inside; exit code 0 if right.
 
-`kit [CHUNK_BYTES]`; `missing`: the last rank never comes.
+`kit [CHUNK_BYTES]`; `missing`: the last rank never comes; `late`: messages come when their receiver has ended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 
 import headrace
-from tests.support.exchange_kit import check_all, check_missing_rank
+from tests.support.exchange_kit import check_all, check_missing_rank, leave_messages_under_way
 
 if __name__ == "__main__":
     missing = sys.argv[1] == "missing"
@@ -19,6 +19,8 @@ if __name__ == "__main__":
         assert ranks.backend == (expected if ranks.world_size > 1 else "none") or ranks.backend == expected
         if missing:
             check_missing_rank(ranks, ranks.world_size - 1)
+        elif sys.argv[1] == "late":
+            leave_messages_under_way(ranks)
         else:
             check_all(ranks)
         if not missing or ranks.rank < ranks.world_size - 1:

@@ -1,5 +1,6 @@
 """Run by mpirun or torchrun: `train DATA OUT BATCH` (`levels` alike: hot rows, two levels, an epoch broken off), a run
-whose parameters each rank writes to OUT/rank.npz; `kill DATA OUT`: rank 1 is killed in the middle."""
+whose parameters each rank writes to OUT/rank.npz; `kill DATA OUT`, `stop DATA OUT`: rank 1 is killed, or stopped, in
+the middle."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import headrace
 from tests.support.rank_training import train
 
 BROKEN_OFF = {"steps": 20, "epochs": 2}
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 LEVELS = {**BROKEN_OFF, "hot_rows": 60, "hot_every": 7, "node_size": 2, "stage_options": {"check_replicas_every": 5}}
 
 
@@ -30,13 +32,13 @@ def read(path: Path) -> dict:
         return {"rows": dict(zip(keys, arrays["rows"], strict=True)), "dense": dense, "seen": arrays["seen"].tolist()}
 
 
-def die_at(step: int):
-    """Rows of a loader whose process is killed when it is at a step; for the rank that calls it."""
+def signal_at(step: int, number: signal.Signals):
+    """A transform of a loader that sends its own process a signal when it is at a step."""
 
     def transform(block):
         transform.blocks += 1
         if transform.blocks == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return block
 
     transform.blocks = 0
@@ -45,9 +47,9 @@ def die_at(step: int):
 
 if __name__ == "__main__":
     what, data, *rest = sys.argv[1:]
-    with headrace.connect(timeout_s=5.0 if what == "kill" else 60.0) as ranks:
-        if what == "kill":
-            stop = {"transform": die_at(2)} if ranks.rank == 1 else {}
+    with headrace.connect(timeout_s=5.0 if what in SIGNALS else 60.0) as ranks:
+        if what in SIGNALS:
+            stop = {"transform": signal_at(2, SIGNALS[what])} if ranks.rank == 1 else {}
             source = headrace.CriteoFiles(data, headrace.criteo_schema(dim=4), block_bytes=4096)
             try:
                 train(source, ranks, batch_size=8, steps=1000, **stop)

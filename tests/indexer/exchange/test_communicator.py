@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.indexer.exchange.errors import RankLostError, RankTimeoutError
+from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError, RankTimeoutError
 from headrace.indexer.exchange.simulated import run_ranks
 from tests.support.exchange_kit import check_all, check_missing_rank
 from tests.support.launch import mpirun, torchrun
@@ -57,6 +57,21 @@ def test_a_rank_that_never_comes_is_named(launch):
     done = launch(3, PROGRAM, "missing")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("right") == 2
+
+
+@pytest.mark.ranks
+def test_messages_that_come_late_meet_no_freed_memory():
+    """MPI ends behind the interpreter, and still writes what comes where it was expected."""
+    done = mpirun(3, PROGRAM, "late")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 3
+
+
+def test_a_closed_communicator_has_no_channels():
+    communicator = headrace.connect("none")
+    communicator.close()
+    with pytest.raises(ExchangeClosedError, match="closed the channel for rows of run 3"):
+        communicator.channel("rows", 3)
 
 
 def test_a_rank_that_never_comes_is_named_among_threads():
