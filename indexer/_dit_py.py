@@ -20,6 +20,11 @@ from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, U32, U64, IndexTable, p
 Key = tuple[int, bool, int]
 """Table ordinal, missing flag, id (0 where missing)."""
 
+COMMIT_IN_ORDER = (
+    ". Its rows are permanent, and this call has counted nothing: commit each batch once, in the order of the tickets, "
+    "from one thread where several index"
+)
+
 
 class PyDIT(DIT):
     """`DIT` on the twin kernel. Not for use by several threads at once."""
@@ -173,12 +178,13 @@ class PyIndex:
         self._check_ticket(ticket, False)
         for locations in used:
             self._check_locations(locations)
-        if used:
-            self.counts.add(used)
         for done in [t for t in self.pending if t <= ticket]:
             for key in self.pending.pop(done):
                 shard, k, offset = self._place(self.locations[key])
                 self.shards[shard].commit(k, offset)
+                self.counts.stored.pop(self.locations[key], None)  # of what was there before
+        if used:
+            self.counts.add(used)
         self.last_committed = ticket
 
     def uses(self, locations: U64) -> npt.NDArray[np.float32]:
@@ -317,7 +323,8 @@ class PyIndex:
         if ticket in self.pending or (or_last_committed and ticket == self.last_committed):
             return
         if ticket <= self.last_committed:
-            raise ValueError(f"ticket {ticket} is no longer open; committed last: {self.last_committed}")
+            what = f"ticket {ticket} is no longer open; committed last: {self.last_committed}, and all before it"
+            raise ValueError(what + ("" if or_last_committed else COMMIT_IN_ORDER))
         undone = ticket < self.next_ticket
         raise ValueError(f"unknown ticket {ticket}: {'it was undone' if undone else 'this index never gave it out'}")
 

@@ -121,18 +121,24 @@ class Dit {
 
     // --- tickets
 
-    // Of the batches that `used` rows at these locations, one is counted a call, if any. ValueError for locations that
-    // are not of this index; then nothing has changed.
+    // Of the batches that `used` rows at these locations, one is counted a call, if any. ValueError for locations in
+    // chunks that are not of this index; then, and on bad_alloc, nothing has changed.
+    //
+    // A location of no row, in a chunk that is there, cannot be told from one of a row without a look at each place,
+    // and is counted; so a row's count begins at 0 when the row becomes permanent, before the batch that brought it is
+    // counted. That costs a new row a store beside the last one's, and known rows nothing.
     void commit(std::int64_t ticket, const std::vector<const std::uint64_t*>& used,
                 const std::vector<std::size_t>& sizes) {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         check_ticket(ticket, false);
-        if (!used.empty()) counts_.add(used, sizes, check_locations(used, sizes), engine_.pool());
+        const std::uint64_t num_chunks = used.empty() ? 0 : check_locations(used, sizes);
+        counts_.make_room(num_chunks);
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = shards_.lock(s);
-            shards_[s].commit(ticket);
+            shards_[s].commit(ticket, UseCounts::Forgetting(counts_));
         }
+        if (!used.empty()) counts_.add(used, sizes, num_chunks, engine_.pool());
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         pending_.erase(pending_.begin(), std::upper_bound(pending_.begin(), pending_.end(), ticket));
         last_committed_ = ticket;
@@ -493,7 +499,8 @@ class Dit {
         if (ticket <= last_committed_ && ticket >= 0) {
             if (or_last_committed && ticket == last_committed_) return;
             throw std::invalid_argument("ticket " + std::to_string(ticket) +
-                                        " is no longer open; committed last: " + std::to_string(last_committed_));
+                                        " is no longer open; committed last: " + std::to_string(last_committed_) +
+                                        ", and all before it" + (or_last_committed ? "" : kCommitInOrder));
         }
         throw std::invalid_argument(
             "unknown ticket " + std::to_string(ticket) + ": " +
@@ -575,6 +582,10 @@ class Dit {
         }
         return end;
     }
+
+    static constexpr const char* kCommitInOrder =
+        ". Its rows are permanent, and this call has counted nothing: commit each batch once, in the order of the "
+        "tickets, from one thread where several index";
 
     Engine engine_;
     const std::uint64_t rank_bits_;

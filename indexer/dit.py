@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit import NativeIndex
-from headrace.indexer.checks import check_integer
+from headrace.indexer.checks import check_integer, check_locations, check_number
 from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
 from headrace.indexer.core import IndexCore
 from headrace.indexer.dit_stats import DitStats
@@ -68,9 +68,7 @@ class DIT:
         self._num_threads = check_integer("num_threads", num_threads, 1, MAX_THREADS)
         self._owner_rank = check_integer("owner_rank", owner_rank, 0, (1 << 16) - 1)
         self._multiplier = private_multiplier(multiplier)
-        if half_life is not None and not 1 <= half_life <= 1e9:
-            raise ValueError(f"half_life is {half_life!r}; it must be a number of batches from 1 to 1e9, or None")
-        self._half_life = None if half_life is None else float(half_life)
+        self._half_life = None if half_life is None else check_number("half_life", half_life, 1, 1e9)
         self._pid = os.getpid()
         self._core = self._make_core()
         self._closed = False
@@ -132,22 +130,32 @@ class DIT:
     def commit(self, ticket: int, used: IndexedIds | None = None) -> None:
         """Make the rows of `ticket` and of all earlier tickets permanent. ValueError unless `ticket` is open.
 
-        `used`: a batch that has been delivered; each of its rows counts as used once more. ValueError for locations
-        that are not of this index. Then nothing has changed.
+        `used`: a batch that has been delivered; each of its rows counts as used once more. ValueError for locations in
+        chunks that this index has not, or of another owner. Then nothing has changed, and nothing is counted: the same
+        call again counts once.
+
+        Commit in the order of the tickets: a ticket that a later one took along is refused, and its uses cannot be
+        counted any more. Threads that index side by side hand their batches to one that commits.
         """
-        locations = [] if used is None else [group.locations for group in used.groups]
-        self.commit_used(ticket, locations)
+        if used is not None and not isinstance(used, IndexedIds):
+            raise TypeError(f"used is of type {type(used).__name__}; give the IndexedIds that index() returned")
+        self.commit_used(ticket, [] if used is None else [group.locations for group in used.groups])
 
     def commit_used(self, ticket: int, locations: Sequence[U64]) -> None:
         """`commit` for who has the locations alone: a uint64 array a group, no row twice; none: nothing is counted."""
-        arrays = [np.require(array, np.uint64, ["C", "A"]) for array in locations]
+        if isinstance(locations, np.ndarray) or not isinstance(locations, Sequence):
+            raise TypeError(f"locations are a {type(locations).__name__}; give a list of uint64 arrays, one a group")
+        arrays = [check_locations(f"locations of group {group}", array) for group, array in enumerate(locations)]
         self._open().commit(check_integer("ticket", ticket, 0, (1 << 63) - 1), arrays)
 
     def uses(self, locations: U64) -> npt.NDArray[np.float32]:
         """In how many of the delivered batches the rows at these uint64 locations were used, float32 [n]; decayed by
-        `half_life`. 0 where a row was never used and for ABSENT; exact up to 2^24. ValueError for locations that are
-        not of this index."""
-        return self._open().uses(np.require(locations, np.uint64, ["C", "A"]))
+        `half_life`. 0 where a row was never used and for ABSENT; exact up to 2^24. ValueError for locations in chunks
+        that this index has not, or of another owner.
+
+        Counts are kept by place, and a row's begins with its commit: whatever was counted there before, for a location
+        that was of no row, or of another one, is not its own."""
+        return self._open().uses(check_locations("locations", locations))
 
     def rows_of_buckets(self, first: int = 0, last: int = ROUTE_BUCKETS) -> IndexRows:
         """The committed rows whose route buckets (``hash >> 48``) lie in [first, last), in the order of the buckets.

@@ -54,8 +54,13 @@ class Shard {
         return at;
     }
 
-    void commit(std::int64_t ticket) {
-        journal_.commit(ticket, [this](const Entry& row) { chunks_.commit(row.place()); });
+    // `on_row(place)` for each row that becomes permanent.
+    template <class OnRow>
+    void commit(std::int64_t ticket, OnRow&& on_row) {
+        journal_.commit(ticket, [&](const Entry& row) {
+            chunks_.commit(row.place());
+            on_row(row.place());
+        });
     }
 
     void undo_after(std::int64_t ticket) {

@@ -28,6 +28,13 @@ class UseCounts {
         for (float* const slab : slabs_) unmap_huge(slab, kSlabBytes);
     }
 
+    // Memory for the chunks numbered below `num_chunks`, so that add() does not fail. May throw bad_alloc, and then
+    // nothing has changed.
+    void make_room(std::uint64_t num_chunks) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        reserve(num_chunks);
+    }
+
     // One batch used the rows at `sizes[i]` `places[i]`, in chunks numbered below `num_chunks`; kAbsent is no row. The
     // threads of `pool` share the chunks, so that each count has one writer, whoever that is, and adds in one order.
     // May throw bad_alloc, and then nothing is counted.
@@ -58,10 +65,20 @@ class UseCounts {
     }
 
     // The row at the place is gone.
-    void forget(std::uint64_t place) noexcept {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (has(place)) at(place) = 0;
-    }
+    void forget(std::uint64_t place) noexcept { Forgetting (*this)(place); }
+
+    // forget() for many, under one lock.
+    class Forgetting {
+      public:
+        explicit Forgetting(UseCounts& counts) : counts_(counts), lock_(counts.mutex_) {}
+        void operator()(std::uint64_t place) noexcept {
+            if (counts_.has(place)) counts_.at(place) = 0;
+        }
+
+      private:
+        UseCounts& counts_;
+        const std::lock_guard<std::mutex> lock_;
+    };
 
     // --- snapshots: weights as they are stored
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,6 +216,60 @@ def test_the_next_row_at_a_place_has_not_been_used(index_class: type[DIT]) -> No
         assert dit.uses(np.array([0, 1], np.uint64)).tolist() == [0, 1]
 
 
+def test_uses_counted_at_places_without_a_row_are_not_the_next_rows(index_class: type[DIT]) -> None:
+    """Places never given, freed, and undone: inside a chunk that is there, so that the locations are accepted."""
+    with index_class(TABLES, num_shards=1, half_life=4) as dit:
+        put(dit, column(0, [1, 2, 3]))  # places 0, 1, 2
+        dit.remove([column(0, [2])])
+        first, ahead = dit.index([]).ticket, dit.index([column(0, [4, 5])])
+        assert ahead.groups[0].locations.tolist() == [1, 3]  # the freed place, then the next
+        assert first is not None
+        dit.commit_used(first, [np.array([0, 1, 3, 4, 5], np.uint64)])
+        dit.undo_after(None)
+        assert put(dit, column(0, range(10, 15)))[0] == [1, 3, 4, 5, 6]
+        assert dit.uses(np.arange(7, dtype=np.uint64)).tolist() == [1, 0, 0, 0, 0, 0, 0]
+        assert dit.snapshot().column("uses").to_pylist() == [np.float32(2**0.25), 0, 0, 0, 0, 0, 0]
+
+
+def test_the_batch_that_brings_a_row_counts_in_the_same_commit(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        dit.index([column(0, [1, 2])])
+        second = dit.index([column(0, [2, 3])])
+        assert second.ticket is not None
+        dit.commit(second.ticket, second)  # takes the first along, which is not counted
+        assert dit.uses(np.arange(3, dtype=np.uint64)).tolist() == [0, 1, 1]
+
+
+def test_a_commit_that_comes_late_says_what_to_do_and_counts_nothing(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        batches = [dit.index([column(0, [1])]), dit.index([column(0, [1, 2])])]
+        dit.commit(1, batches[1])
+        for late in (0, 1, 0):
+            with pytest.raises(ValueError, match=f"ticket {late} is no longer open") as raised:
+                dit.commit(late, batches[late])
+            assert str(raised.value).endswith(
+                "is no longer open; committed last: 1, and all before it. Its rows are permanent, and this call has "
+                "counted nothing: commit each batch once, in the order of the tickets, from one thread where several "
+                "index"
+            )
+        with pytest.raises(ValueError, match=r"ticket 0 is no longer open; committed last: 1, and all before it$"):
+            dit.undo_after(0)
+        assert dit.uses(np.array([0, 1], np.uint64)).tolist() == [1, 1]
+        assert len(dit) == 2
+
+
+def test_a_commit_that_was_refused_counts_once_when_it_is_made_again(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        out = dit.index([column(0, [1, 2])])
+        assert out.ticket is not None
+        good = out.groups[0].locations
+        for _ in range(2):
+            with pytest.raises(ValueError, match="is of no row of this index"):
+                dit.commit_used(out.ticket, [good, np.array([1 << 40], np.uint64)])
+        dit.commit_used(out.ticket, [good])
+        assert dit.uses(good).tolist() == [1, 1]
+
+
 def test_what_was_counted_before_a_restore_is_forgotten(index_class: type[DIT]) -> None:
     with index_class(TABLES, num_shards=1) as original, index_class(TABLES, num_shards=1) as copy:
         put(original, column(0, [1, 2]))
@@ -242,6 +297,54 @@ def test_counts_are_exact_for_a_thousand_batches() -> None:
 def test_half_lives_out_of_range_are_refused(index_class: type[DIT], half_life: float) -> None:
     with pytest.raises(ValueError, match="half_life"):
         index_class(TABLES, half_life=half_life)
+
+
+@pytest.mark.parametrize("half_life", [True, np.True_, "3", 3j, [3], np.array(3.0)])
+def test_half_lives_that_are_no_numbers_are_refused(index_class: type[DIT], half_life: Any) -> None:
+    with pytest.raises(TypeError, match=f"half_life must be a number, not {type(half_life).__name__}"):
+        index_class(TABLES, half_life=half_life)
+
+
+@pytest.mark.parametrize(
+    ("locations", "error", "message"),
+    [
+        (np.array([0.0]), TypeError, "must be a uint64 array, not float64"),
+        (np.array(["0"]), TypeError, "must be a uint64 array, not <U1"),
+        (np.array([False]), TypeError, "must be a uint64 array, not bool"),
+        (np.array([0]), TypeError, "must be a uint64 array, not int64"),
+        (np.array([0], np.uint32), TypeError, "must be a uint64 array, not uint32"),
+        ([0], TypeError, "must be a uint64 array, not list"),
+        ("0", TypeError, "must be a uint64 array, not str"),
+        (np.array([[0]], np.uint64), ValueError, r"have shape \(1, 1\); they must be one-dimensional"),
+    ],
+)
+def test_locations_that_are_no_uint64_arrays_are_refused(
+    index_class: type[DIT], locations: Any, error: type[Exception], message: str
+) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        out = dit.index([column(0, [1])])
+        with pytest.raises(error, match=f"^locations {message}"):
+            dit.uses(locations)
+        with pytest.raises(error, match=f"^locations of group 1 {message}"):
+            dit.commit_used(0, [out.groups[0].locations, locations])
+        assert (len(dit), dit.num_provisional) == (0, 1)
+        swapped = out.groups[0].locations.astype(">u8")
+        dit.commit_used(0, [swapped])
+        assert dit.uses(swapped).tolist() == [1]
+
+
+def test_what_is_no_indexed_batch_is_not_counted(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        out = dit.index([column(0, [1])])
+        used: Any
+        for used in (out.groups[0], [out], out.groups[0].locations, 0):
+            with pytest.raises(TypeError, match="give the IndexedIds that index"):
+                dit.commit(0, used)
+        for used in (out.groups[0].locations, iter([]), 0):
+            with pytest.raises(TypeError, match="give a list of uint64 arrays, one a group"):
+                dit.commit_used(0, used)
+        dit.commit(0, out)
+        assert dit.uses(out.groups[0].locations).tolist() == [1]
 
 
 @pytest.mark.parametrize(
