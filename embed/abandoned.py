@@ -5,33 +5,28 @@
 ``.NAME.HOST-PID-PROCESS-NUMBER.old``
     the former checkpoint while the new one takes its name, where names cannot be swapped
 
-HOST, PROCESS and NUMBER are 8 hex digits each; PROCESS tells apart two processes that were given the same id one after
-the other, as in a container that starts again. A folder is abandoned if its writer ran on this host and is gone. Those
-of other hosts are left alone, whatever their age.
+HOST-PID-PROCESS-NUMBER is the tag of the writer (:mod:`headrace.formats.writer_tag`). A folder is abandoned if its
+writer ran on this host and is gone. Those of other hosts are left alone, whatever their age.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
-import socket
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.formats.writer_tag import TAG, is_abandoned, writer_tag
+
 META = "meta.json"
 """A checkpoint's description, without which a folder is none."""
-
-_PROCESS = uuid.uuid4().hex[:8]
-_TAIL = r"([0-9a-f]{8})-([0-9]+)-([0-9a-f]{8})-[0-9a-f]{8}"
 
 
 def temporary_folder(path: Path) -> Path:
     """A new name beside `path` for the checkpoint `path` while this process writes it."""
-    return path.parent / f".{path.name}.{_host()}-{os.getpid()}-{_PROCESS}-{uuid.uuid4().hex[:8]}.tmp"
+    return path.parent / f".{path.name}.{writer_tag()}.tmp"
 
 
 def put_aside(path: Path) -> Path | None:
@@ -62,28 +57,11 @@ def remove_folder(folder: Path) -> None:
 
 def _siblings(path: Path, kind: str) -> Iterator[tuple[Path, bool]]:
     """(folder, whether it is abandoned) of the hidden folders of checkpoint `path`."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_TAIL}\.{kind}")
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.({TAG})\.{kind}")
     with suppress(FileNotFoundError):
         for folder in path.parent.iterdir():
             if match := pattern.fullmatch(folder.name):
-                host, pid, process = match.groups()
-                yield folder, host == _host() and _is_gone(int(pid), process)
-
-
-def _is_gone(pid: int, process: str) -> bool:
-    if pid == os.getpid():
-        return process != _PROCESS
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        pass
-    return False
-
-
-def _host() -> str:
-    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+                yield folder, is_abandoned(match[1])
 
 
 def _written_ns(folder: Path) -> int:

@@ -1,12 +1,19 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all.
+
+``.NAME.HOST-PID-PROCESS-NUMBER.partial`` is the file NAME while it is written; the tag is its writer's
+(:mod:`headrace.formats.writer_tag`). A writer that is killed leaves it: it is removed when NAME is written again on the
+same host, and may be removed by hand at any time when nobody writes NAME.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
+
+from headrace.formats.writer_tag import is_abandoned, writer_tag
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -17,16 +24,23 @@ def is_partial(name: str) -> bool:
 
 
 class AtomicFile:
-    """A new file beside `target`, ``.NAME.xxxxxxxx.partial``, that takes its place when it is published.
+    """A new file beside `target`, under a hidden name, that takes its place when it is published.
 
-    States: open --finish--> on disk --publish--> named; leaving the context in another state removes it.
+    States: open --finish--> on disk --publish--> named; leaving the context in another state removes it. What killed
+    writers of `target` left is removed first.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self._partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+        _clear_abandoned(target)
+        self._partial = target.with_name(f".{target.name}.{writer_tag()}{PARTIAL_SUFFIX}")
         self._stream = open(self._partial, "xb")  # noqa: SIM115 (closed by finish or __exit__)
         self._published = False
+
+    @property
+    def stream(self) -> BinaryIO:
+        """The open file, for who writes to a stream (Arrow); `finish` closes it."""
+        return self._stream
 
     def write(self, data: bytes) -> None:
         self._stream.write(data)
@@ -61,6 +75,15 @@ def write_atomic(target: Path, data: bytes) -> None:
         file.finish()
         file.publish()
     sync_folder(target.parent)
+
+
+def _clear_abandoned(target: Path) -> None:
+    """Remove the partial files of `target` whose writers were killed."""
+    prefix = f".{target.name}."
+    with contextlib.suppress(OSError):  # no such folder, or not ours: who opens the new file is told
+        for name in os.listdir(target.parent):
+            if name.startswith(prefix) and is_partial(name) and is_abandoned(name[len(prefix) : -len(PARTIAL_SUFFIX)]):
+                os.unlink(target.with_name(name))
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embed import abandoned
 from headrace.embed.abandoned import clear_abandoned, put_aside, temporary_folder
+from headrace.formats import writer_tag
 
 
 def fill(folder, text="{}"):
@@ -39,7 +39,7 @@ def of_writer(path, monkeypatch, *, pid=None, host=None, process=None):
         if host is not None:
             patch.setattr("socket.gethostname", lambda: host)
         if process is not None:
-            patch.setattr(abandoned, "_PROCESS", process)
+            patch.setattr(writer_tag, "_PROCESS", process)
         return temporary_folder(path)
 
 

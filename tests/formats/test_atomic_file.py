@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +58,43 @@ def test_file_and_folder_are_flushed_to_disk_in_this_order(tmp_path: Path, monke
 
 def test_names_of_partial_files() -> None:
     assert [is_partial(n) for n in (".x.partial", "x.partial", ".x", "x")] == [True, False, False, False]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from headrace.formats.atomic_file import AtomicFile
+with AtomicFile(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    print("open", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_writer_left_goes_when_the_file_is_written_again(tmp_path: Path, signal_number: int) -> None:
+    target = tmp_path / "x.arrow"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, target], stdout=subprocess.PIPE, text=True)
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        (partial,) = os.listdir(tmp_path)
+        write_atomic(target, b"while it lives")
+        assert sorted(os.listdir(tmp_path)) == [partial, "x.arrow"]
+    finally:
+        writer.send_signal(signal_number)
+        writer.communicate(timeout=120)
+    write_atomic(tmp_path / "arrow", b"another file")
+    write_atomic(tmp_path / "x", b"another file")
+    assert sorted(os.listdir(tmp_path)) == [partial, "arrow", "x", "x.arrow"]
+    write_atomic(target, b"new")
+    assert sorted(os.listdir(tmp_path)) == ["arrow", "x", "x.arrow"]
+    assert target.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("tag", ["", "0011aabb", "0123abcd-1-0123abcd-0123abcd", "notes"])
+def test_other_hidden_files_are_left_alone(tmp_path: Path, tag: str) -> None:
+    other = tmp_path / f".x.{tag}.partial"
+    other.write_bytes(b"of another host, or by hand")
+    write_atomic(tmp_path / "x", b"new")
+    assert sorted(os.listdir(tmp_path)) == [other.name, "x"]

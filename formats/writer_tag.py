@@ -1,0 +1,47 @@
+"""Who writes under a temporary name, and whether that process is gone.
+
+A tag is ``HOST-PID-PROCESS-NUMBER``; HOST, PROCESS and NUMBER are 8 hex digits each. PROCESS tells apart two processes
+that were given the same id one after the other, as in a container that starts again. What a writer left may be removed
+if it ran on this host and is gone; what is of other hosts is left alone, whatever its age.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import socket
+
+TAG = r"[0-9a-f]{8}-[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}"
+"""Regular expression of a tag."""
+
+_PROCESS = secrets.token_hex(4)
+
+
+def writer_tag() -> str:
+    """A new tag of this process; no two are equal."""
+    return f"{_host()}-{os.getpid()}-{_PROCESS}-{secrets.token_hex(4)}"
+
+
+def is_abandoned(tag: str) -> bool:
+    """Whether `tag` is one of a process of this host that is gone; False for what is no tag."""
+    if re.fullmatch(TAG, tag) is None:
+        return False
+    host, pid_text, process, _ = tag.split("-")
+    if host != _host() or len(pid_text) > 18:
+        return False
+    pid = int(pid_text)
+    if pid == os.getpid():
+        return process != _PROCESS
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def _host() -> str:
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
