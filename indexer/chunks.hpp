@@ -30,6 +30,7 @@ struct Chunk {
     std::uint32_t group;
     std::uint32_t rows;
     std::uint32_t committed;
+    bool vacant;            // restored without a row: all its places are free, and holes come when the first is taken
     std::int64_t previous;  // this shard's last chunk of the same group, or -1
     std::unique_ptr<Holes> holes;
 };
@@ -97,6 +98,15 @@ class Chunks {
         chunks_[static_cast<std::size_t>(k)].rows = chunks_[static_cast<std::size_t>(k)].committed = rows;
     }
 
+    // One of whose places none will be taken: it costs no memory but its own line, so that a snapshot that names many
+    // costs no more than it takes itself.
+    void restore_vacant_chunk(std::uint32_t group, std::uint32_t rows) {
+        restore_chunk(group, rows);
+        chunks_.back().vacant = true;
+        groups_[group].num_free += rows;
+        groups_[group].first_hole = std::min(groups_[group].first_hole, chunks_.size() - 1);
+    }
+
     std::uint64_t place(std::size_t k, std::uint32_t offset) const {
         return static_cast<std::uint64_t>((static_cast<std::uint32_t>(k) << shift_) + shard_) << kOffsetBits | offset;
     }
@@ -126,15 +136,16 @@ class Chunks {
         if (k > (0xFFFF'FFFFu - shard_) / num_shards_) {
             throw std::overflow_error("all 2^32 chunk numbers of the index are in use");
         }
-        chunks_.push_back({group, 0, 0, groups_[group].last, nullptr});
+        chunks_.push_back({group, 0, 0, false, groups_[group].last, nullptr});
         groups_[group].last = static_cast<std::int64_t>(k);
         return groups_[group].last;
     }
 
-    std::uint64_t take_hole(Group& group) noexcept {
+    std::uint64_t take_hole(Group& group) {
         const auto own = static_cast<std::uint32_t>(&group - groups_.data());
         std::size_t& k = group.first_hole;
-        while (chunks_[k].group != own || !chunks_[k].holes || chunks_[k].holes->num_free == 0) ++k;
+        while (chunks_[k].group != own || !has_hole(chunks_[k])) ++k;
+        if (chunks_[k].vacant) open_all_holes(chunks_[k]);
         Holes& holes = *chunks_[k].holes;
         std::size_t word = 0;
         while (holes.free[word] == 0) ++word;
@@ -145,6 +156,19 @@ class Chunks {
         --holes.num_free;
         --group.num_free;
         return place(k, offset);
+    }
+
+    static bool has_hole(const Chunk& chunk) {
+        return chunk.vacant || (chunk.holes != nullptr && chunk.holes->num_free > 0);
+    }
+
+    // May throw bad_alloc, and then changes nothing.
+    void open_all_holes(Chunk& chunk) {
+        chunk.holes = std::make_unique<Holes>();
+        chunk.holes->num_free = chunk.rows;
+        for (std::uint32_t offset = 0; offset < chunk.rows; ++offset) set_bit(chunk.holes->free, offset);
+        chunk.vacant = false;
+        ++with_holes_;
     }
 
     void open_hole(std::size_t k, std::uint32_t offset) noexcept {

@@ -18,9 +18,10 @@ class ShardCut {
             groups_.push_back(chunk.group);
             extents_.push_back(chunk.committed);
             firsts_.push_back(rows_);
-            rows_ += chunk.committed;
+            if (!chunk.vacant) rows_ += chunk.committed;
             if (chunk.holes) rows_ -= note_holes(k, *chunk.holes);
         }
+        firsts_.push_back(rows_);
     }
 
     std::size_t rows() const { return rows_; }
@@ -28,7 +29,7 @@ class ShardCut {
     const std::vector<std::uint32_t>& extents() const { return extents_; }  // places up to the last committed row
 
     bool has(std::size_t k, std::uint32_t offset) const {
-        if (k >= extents_.size() || offset >= extents_[k]) return false;
+        if (k >= extents_.size() || offset >= extents_[k] || firsts_[k] == firsts_[k + 1]) return false;
         const auto holes = holes_.find(k);
         return holes == holes_.end() || !test_bit(holes->second.bits, offset);
     }
@@ -64,7 +65,7 @@ class ShardCut {
     }
 
     std::vector<std::uint32_t> groups_, extents_;
-    std::vector<std::size_t> firsts_;
+    std::vector<std::size_t> firsts_;  // of each chunk the number of rows before it; then that of all
     std::map<std::size_t, NotedHoles> holes_;
     std::size_t rows_ = 0;
 };

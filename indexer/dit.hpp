@@ -314,10 +314,15 @@ class Dit {
         if (s != restored_.size() || s >= shards_.size()) throw std::invalid_argument("shards are restored in order");
         Shard& fresh = restored_.add();
         try {
-            for (std::size_t k = 0; k < groups.size(); ++k) fresh.restore_chunk(groups[k], extents[k]);
             fresh.reserve(rows);
             std::size_t row = 0;
             for (std::size_t k = 0; k < groups.size(); ++k) {
+                if (row == rows ||
+                    place_chunk(locations[row] & kPlaceMask) != place_chunk(fresh.chunks().place(k, 0))) {
+                    fresh.restore_vacant_chunk(groups[k], extents[k]);
+                    continue;
+                }
+                fresh.restore_chunk(groups[k], extents[k]);
                 for (std::uint32_t offset = 0; offset < extents[k]; ++offset) {
                     const std::uint64_t place = fresh.chunks().place(k, offset);
                     if (row == rows || (locations[row] & kPlaceMask) != place) {
@@ -341,10 +346,7 @@ class Dit {
         const auto alone = engine_.enter_alone();
         if (!restored_.complete()) throw std::runtime_error("not every shard has been restored");
         check_empty();
-        std::size_t most_chunks = 0;
-        restored_.each([&](const Shard& shard) { most_chunks = std::max(most_chunks, shard.chunks().size()); });
-        counts_.restore(counted_batches, locations, weights, size,
-                        counted_batches > 0 ? most_chunks * shards_.size() : 0);
+        counts_.restore(counted_batches, locations, weights, size);
         shards_.swap(restored_);
         restored_.clear();
     }

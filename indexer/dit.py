@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.indexer import snapshot as snapshots
+from headrace.indexer import snapshot_file
 from headrace.indexer._dit import NativeIndex
 from headrace.indexer.checks import check_integer, check_locations, check_number
 from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
@@ -73,6 +75,7 @@ class DIT:
         self._core = self._make_core()
         self._closed = False
         self._writer = WriterClaim()
+        self._restoring = threading.Lock()
 
     def _make_core(self) -> IndexCore:
         return NativeIndex(
@@ -237,10 +240,12 @@ class DIT:
     def restore(self, table: pa.Table) -> None:
         """Take over the rows of a snapshot: same locations, and the same places for all that comes later.
 
-        The index must be empty (RuntimeError). ValueError for a snapshot that is damaged, of another version, number of
-        shards, owner, half-life or set of tables (tables may have been added since); then nothing has changed.
+        The index must be empty, and no other restore be going on (RuntimeError). ValueError for a snapshot that is
+        damaged, of another version, number of shards, owner, half-life or set of tables (tables may have been added
+        since), MemoryError for one that needs more memory than there is; then nothing has changed.
         """
-        snapshots.restore_table(table, self._identity(), self._open())
+        with self._sole_restore() as core:
+            snapshots.restore_table(table, self._identity(), core)
 
     def write_snapshot(self, path: str | os.PathLike[str]) -> None:
         """`snapshot` into an Arrow IPC file that appears whole or not at all, with one shard in memory at a time.
@@ -248,11 +253,23 @@ class DIT:
         `index`, `lookup`, `commit` and `undo_after` go on meanwhile; the file holds what was committed when it began.
         """
         with closing(self._open().open_cut()) as cut:
-            snapshots.write(cut, self._identity(), Path(path))
+            snapshot_file.write(cut, self._identity(), Path(path))
 
     def read_snapshot(self, path: str | os.PathLike[str]) -> None:
         """`restore` from a file of `write_snapshot`; errors name the file."""
-        snapshots.restore_file(Path(path), self._identity(), self._open())
+        with self._sole_restore() as core:
+            snapshot_file.restore_file(Path(path), self._identity(), core)
+
+    @contextmanager
+    def _sole_restore(self) -> Iterator[IndexCore]:
+        """Refuses a second one instead of waiting: after the first the index would not be empty."""
+        core = self._open()
+        if not self._restoring.acquire(blocking=False):
+            raise RuntimeError("another restore into this index is going on: restore once, or into another index")
+        try:
+            yield core
+        finally:
+            self._restoring.release()
 
     def _identity(self) -> snapshots.Identity:
         return snapshots.Identity(self._tables, self._num_shards, self._owner_rank, self._half_life)

@@ -84,6 +84,7 @@ class Shard {
     // --- restore: a shard's chunks first, then its rows in any order, all committed
 
     void restore_chunk(std::uint32_t group, std::uint32_t rows) { chunks_.restore_chunk(group, rows); }
+    void restore_vacant_chunk(std::uint32_t group, std::uint32_t rows) { chunks_.restore_vacant_chunk(group, rows); }
     void restore_hole(std::uint64_t at) { chunks_.free(at); }
     void reserve(std::size_t rows) { entries_.reserve(rows); }
 

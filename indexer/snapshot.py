@@ -1,4 +1,4 @@
-"""Snapshot of an index as Arrow data: packed, verified, written and read, shard by shard.
+"""Snapshot of an index as Arrow data: packed, verified and restored, shard by shard; files: `snapshot_file.py`.
 
 Columns `table_uid` uint32, `missing` bool, `id` uint64, `location` uint64 and `uses` float32: the committed rows, one
 record batch a shard, each sorted by location. The schema's metadata holds, as JSON under ``headrace.index``: `version`,
@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +23,19 @@ import pyarrow as pa
 from headrace.indexer.checks import check_integer
 from headrace.indexer.core import IndexCore, IndexCut
 from headrace.indexer.indexed import CHUNK_ROWS, OFFSET_BITS, PLACE_BITS, U32, U64, IndexTable
+from headrace.indexer.memory import check_memory
 
 VERSION = 2
-_KEY = b"headrace.index"
-_DIGESTS = b"headrace.digests"
-_DIGEST = b"headrace.digest"
+KEY = b"headrace.index"
+DIGESTS_KEY = b"headrace.digests"
+DIGEST_KEY = b"headrace.digest"
+NOT_A_SNAPSHOT = "not a snapshot of an index: the schema's metadata has no 'headrace.index'"
+
+_ROW_BYTES = 19
+_HOLES_BYTES = 4096
+_SLAB_BYTES, _SLAB_CHUNKS = 1 << 21, 32
+"""What a restored index takes: an entry at the densest, the bits of a chunk with holes, the counts of a few chunks."""
+
 _SCHEMA = pa.schema(
     [
         pa.field("table_uid", pa.uint32(), nullable=False),
@@ -62,41 +67,15 @@ class Shard(NamedTuple):
 
 
 def pack(cut: IndexCut, identity: Identity) -> pa.Table:
-    schema = _schema(cut, identity)
-    shards = list(_shards(cut, identity, schema))
+    schema = schema_of(cut, identity)
+    shards = list(shards_of(cut, identity, schema))
     digests = json.dumps([shard.digest for shard in shards])
-    schema = schema.with_metadata({**schema.metadata, _DIGESTS: digests})
+    schema = schema.with_metadata({**schema.metadata, DIGESTS_KEY: digests})
     table = pa.Table.from_batches([shard.batch for shard in shards])
     return table.replace_schema_metadata(schema.metadata)
 
 
-def write(cut: IndexCut, identity: Identity, path: Path) -> None:
-    """Into an Arrow IPC file, one shard at a time.
-
-    A temporary file of its own beside `path`, flushed to the disk, is renamed: the last writer wins, whole.
-    """
-    schema = _schema(cut, identity)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with open(descriptor, "wb") as file:
-            with pa.ipc.new_file(file, schema) as writer:
-                for shard in _shards(cut, identity, schema):
-                    writer.write_batch(shard.batch, custom_metadata={_DIGEST: shard.digest})
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _schema(cut: IndexCut, identity: Identity) -> pa.Schema:
+def schema_of(cut: IndexCut, identity: Identity) -> pa.Schema:
     chunks = [cut.chunks(shard) for shard in range(identity.num_shards)]
     header: dict[str, Any] = {
         "version": VERSION,
@@ -109,17 +88,17 @@ def _schema(cut: IndexCut, identity: Identity) -> pa.Schema:
         "rows": [cut.num_rows(shard) for shard in range(identity.num_shards)],
         "chunks": [list(zip(groups, extents, strict=True)) for groups, extents in chunks],
     }
-    return _SCHEMA.with_metadata({_KEY: json.dumps(header)})
+    return _SCHEMA.with_metadata({KEY: json.dumps(header)})
 
 
-def _shards(cut: IndexCut, identity: Identity, schema: pa.Schema) -> Iterator[Shard]:
+def shards_of(cut: IndexCut, identity: Identity, schema: pa.Schema) -> Iterator[Shard]:
     uids = np.array([t.uid for t in identity.tables], np.uint32)
     for number in range(identity.num_shards):
         rows = cut.shard_rows(number)
         uses = pa.nulls(len(rows.tables), pa.float32()) if rows.weights is None else pa.array(rows.weights)
         columns = [uids[rows.tables], rows.missing, rows.ids, rows.locations]
         batch = pa.record_batch([*map(pa.array, columns), uses], schema=schema)
-        yield Shard(batch, _digest(schema.metadata[_KEY], number, batch))
+        yield Shard(batch, _digest(schema.metadata[KEY], number, batch))
 
 
 def _digest(header: bytes, number: int, batch: pa.RecordBatch) -> str:
@@ -137,10 +116,10 @@ def _digest(header: bytes, number: int, batch: pa.RecordBatch) -> str:
 
 def restore_table(table: pa.Table, identity: Identity, core: IndexCore) -> None:
     """ValueError says what is wrong with the table; then, as after any error, the index is empty still."""
-    if not isinstance(table, pa.Table) or _KEY not in (table.schema.metadata or {}):
-        raise ValueError("not a snapshot of an index: the schema's metadata has no 'headrace.index'")
-    header = _Header(table.schema, identity)
-    digests = _json(table.schema.metadata.get(_DIGESTS, b"null"))
+    if not isinstance(table, pa.Table) or KEY not in (table.schema.metadata or {}):
+        raise ValueError(NOT_A_SNAPSHOT)
+    header = Header(table.schema, identity)
+    digests = _json(table.schema.metadata.get(DIGESTS_KEY, b"null"))
     if not isinstance(digests, list) or len(digests) != identity.num_shards or table.num_rows != sum(header.rows):
         raise ValueError("the snapshot's rows or digests are not those of its shards: it is damaged")
     starts = np.cumsum([0, *header.rows]).tolist()
@@ -150,39 +129,16 @@ def restore_table(table: pa.Table, identity: Identity, core: IndexCore) -> None:
             part = table.slice(start, rows).combine_chunks().to_batches()
             yield Shard(part[0] if part else _empty(table.schema), digest)
 
-    _restore(shards(), header, core)
-
-
-def restore_file(path: Path, identity: Identity, core: IndexCore) -> None:
-    """As `restore_table`, one shard in memory at a time; errors name the file."""
-    try:
-        # Mapped: a damaged length cannot ask for more than there is.
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            if _KEY not in (reader.schema.metadata or {}):
-                raise ValueError("not a snapshot of an index: the schema's metadata has no 'headrace.index'")
-            header = _Header(reader.schema, identity)
-            if reader.num_record_batches != identity.num_shards:
-                raise ValueError(f"{reader.num_record_batches} record batches for {identity.num_shards} shards")
-            _restore(_read_shards(reader), header, core)
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        what = "" if type(error) is ValueError else "not a whole snapshot file: "
-        raise ValueError(f"{path}: {what}{error}") from error
+    restore_shards(shards(), header, core)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def _read_shards(reader: pa.RecordBatchFileReader) -> Iterator[Shard]:
-    for number in range(reader.num_record_batches):
-        batch, metadata = reader.get_batch_with_custom_metadata(number)
-        batch.validate(full=True)
-        yield Shard(batch, (metadata or {}).get(_DIGEST, b"").decode("ascii", "replace"))
-
-
-def _restore(shards: Iterator[Shard], header: _Header, core: IndexCore) -> None:
+def restore_shards(shards: Iterator[Shard], header: Header, core: IndexCore) -> None:
+    """The shards in their order. ValueError, MemoryError: then nothing has changed."""
+    header.check_memory()
     places, weights = [], []
     try:
         for number, shard in enumerate(shards):
@@ -222,11 +178,11 @@ def _json(text: bytes) -> Any:
         raise ValueError(f"the snapshot's header is not JSON: {error}") from error
 
 
-class _Header:
+class Header:
     """The checked header of a snapshot for an index of that identity."""
 
     def __init__(self, schema: pa.Schema, identity: Identity) -> None:
-        self.raw: bytes = schema.metadata[_KEY]
+        self.raw: bytes = schema.metadata[KEY]
         header = _json(self.raw)
         if not isinstance(header, dict) or header.get("version") != VERSION:
             version = header.get("version") if isinstance(header, dict) else None
@@ -242,6 +198,17 @@ class _Header:
         ordinal_of = {t.uid: ordinal for ordinal, t in enumerate(identity.tables)}
         self.ordinals = np.array([ordinal_of[int(u)] for u in self.uids], np.uint32)
         self.groups = np.array([self.group_of[int(u)] for u in self.uids], np.uint32)
+
+    def check_memory(self) -> None:
+        """MemoryError, before anything is asked for, unless the index that it describes can be held: a few rows spread
+        over many chunks take a few bytes here and a page each there. Chunks without a row take next to nothing."""
+        needed = sum(self.rows) * _ROW_BYTES
+        for rows, (_, extents) in zip(self.rows, self.chunks, strict=True):
+            needed += min(len(extents), rows) * _HOLES_BYTES if sum(extents) > rows else 0
+        if self.counted_batches:
+            most_chunks = max(len(extents) for _, extents in self.chunks) * self.identity.num_shards
+            needed += min(-(-most_chunks // _SLAB_CHUNKS), sum(self.rows)) * _SLAB_BYTES
+        check_memory(f"the index of this snapshot ({sum(self.rows):,} rows)", needed)
 
     def check_rows(self, number: int, uids: U32, missing: Any, ids: U64, locations: U64) -> U32:
         """Ordinals of a shard's rows' tables. Each row lies in a chunk of its table's group, in the order of the

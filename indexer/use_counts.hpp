@@ -98,18 +98,23 @@ class UseCounts {
         return out;
     }
 
-    // Takes over what stored() gave, of chunks numbered below `num_chunks`; other places have been used 0 times. May
-    // throw bad_alloc, and then nothing has changed.
-    void restore(std::uint64_t batches, const std::uint64_t* places, const float* weights, std::size_t size,
-                 std::uint64_t num_chunks) {
+    // Takes over what stored() gave; other places have been used 0 times. Memory is touched where a row was used alone.
+    // May throw bad_alloc, and then nothing has changed but that there is room.
+    void restore(std::uint64_t batches, const std::uint64_t* places, const float* weights, std::size_t size) {
         const std::lock_guard<std::mutex> lock(mutex_);
+        std::uint64_t num_chunks = 0;
+        for (std::size_t i = 0; i < size; ++i) {
+            if (weights[i] > 0)
+                num_chunks = std::max(num_chunks, std::uint64_t{place_chunk(places[i] & kPlaceMask)} + 1);
+        }
+        const std::size_t slabs_before = slabs_.size();
         reserve(num_chunks);
         // Of batches that were counted while the index was empty, or were undone.
-        for (float* const slab : slabs_) std::fill_n(slab, kChunks * kChunkRows, 0.0f);
+        for (std::size_t s = 0; s < slabs_before; ++s) std::fill_n(slabs_[s], kChunks * kChunkRows, 0.0f);
         batches_ = batches;
+        std::fill(divided_.begin(), divided_.end(), divisions());
         for (std::size_t i = 0; i < size; ++i) {
-            refresh(place_chunk(places[i] & kPlaceMask));
-            at(places[i] & kPlaceMask) = weights[i];
+            if (weights[i] > 0) at(places[i] & kPlaceMask) = weights[i];
         }
     }
 

@@ -166,10 +166,9 @@ print(len(kept[0].index(columns).groups))
 
 
 def test_interpreter_exits_with_the_pool_alive() -> None:
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=30, check=False)
+    # the limit is for imports on a busy machine: a pool that is waited for would never end
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
-    assert time.monotonic() - started < 5 + 5  # 5 s for imports on a busy machine
 
 
 def test_forked_child_is_refused_and_does_not_hang() -> None:

@@ -423,12 +423,162 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         def fail(fd: int) -> None:
             raise OSError("disk full")
 
-        monkeypatch.setattr(snapshots.os, "fsync", fail)
+        monkeypatch.setattr("os.fsync", fail)
         with pytest.raises(OSError, match="disk full"):
             empty.write_snapshot(path)
         assert path.read_bytes() == old
         assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]
         dit.remove([column(0, [4])])  # the cut of the failed write is closed: this would wait for it
+
+
+# --- sizes from outside
+
+
+def test_chunks_without_a_row_cost_next_to_nothing(index_class: type[DIT]) -> None:
+    chunks = [[[0, CHUNK_ROWS]] * 20_000 + [[0, 3], [1, 1]]]
+    places = [pack_location(20_000, 0), pack_location(20_000, 1), pack_location(20_000, 2), pack_location(20_001, 0)]
+    changed = {"location": places, "uses": [0.0, 0.0, 0.0, 0.0]}
+    table = forged(small_snapshot(), columns=changed, chunks=chunks, counted_batches=9)
+    with DIT(TABLES, num_shards=1) as dit:
+        dit.restore(table)
+        stats = dit.stats()
+        assert stats.free_places == 20_000 * CHUNK_ROWS
+        assert stats.nbytes < 2 << 20  # 4 KiB a chunk would be 78 MiB
+        assert stats.counts_nbytes == 0  # 64 KiB a chunk would be 1.2 GiB
+        assert dit.snapshot().equals(forged_again(dit, table), check_metadata=True)
+        assert dit.index([column(0, [70, 71]), column(1, [70])]).groups[0].locations.tolist() == [0, 1]
+        assert dit.stats().nbytes < 2 << 20
+
+
+def forged_again(dit: DIT, table: pa.Table) -> pa.Table:
+    """`table` with the digests of a real snapshot."""
+    return table.replace_schema_metadata(
+        {KEY: table.schema.metadata[KEY], DIGESTS: dit.snapshot().schema.metadata[DIGESTS]}
+    )
+
+
+def test_a_chunk_restored_without_a_row_is_taken_undone_and_cut_as_the_original(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as original, index_class(TABLES, num_shards=1) as copy:
+        ids = np.arange(CHUNK_ROWS + 5, dtype=np.uint64)
+        original.commit(original.index([IdColumn(0, ids), column(1, [1])]).ticket)
+        original.remove([IdColumn(0, ids[:CHUNK_ROWS])])  # all of chunk 0
+        copy.restore(original.snapshot())
+        assert copy.stats().free_places == CHUNK_ROWS
+        for index in (original, copy):
+            assert index.index([column(0, [1 << 40, 1 << 41])]).groups[0].locations.tolist() == [0, 1]
+            with closing(index._core.open_cut()) as cut:  # the two are provisional, and not of it
+                assert cut.shard_rows(0).locations.tolist()[:2] == [CHUNK_ROWS, CHUNK_ROWS + 1]
+            index.undo_after(None)
+            assert index.stats().free_places == CHUNK_ROWS
+            ahead = index.index([column(0, [1 << 42, 1 << 43, 1 << 44])])
+            assert ahead.groups[0].locations.tolist() == [0, 1, 2]
+            with closing(index._core.open_cut()) as cut:
+                index.commit(ahead.ticket)
+                assert len(cut.shard_rows(0).ids) == cut.num_rows(0) == 6
+            index.remove([column(0, [1 << 43])])
+            assert index.index([column(0, [7, 8])]).groups[0].locations.tolist() == [1, 3]
+        assert copy.snapshot().equals(original.snapshot(), check_metadata=True)
+
+
+def test_rows_spread_over_more_chunks_than_memory_holds_are_refused(
+    index_class: type[DIT], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "index.arrow"
+    with index_class(TABLES, num_shards=1) as dit:
+        out = dit.index([column(0, [4, 5, 6]), column(1, [7])])
+        dit.commit(out.ticket, out)
+        dit.remove([column(0, [5])])
+        dit.write_snapshot(path)
+        table = dit.snapshot()
+    needed = 3 * 19 + 2 * 4096 + 2 * 1024 * 1024  # entries, holes, counts
+    for available, refused in ((needed - 1, True), (needed, False)):
+        monkeypatch.setattr("headrace.indexer.memory.available_bytes", lambda size=available: size)
+        for read in (lambda dit: dit.restore(table), lambda dit: dit.read_snapshot(path)):
+            with index_class(TABLES, num_shards=1) as dit:
+                if refused:
+                    message = r"\(3 rows\) needs at least 2.0 MiB of memory, and 2.0 MiB are available"
+                    with pytest.raises(MemoryError, match=message):
+                        read(dit)
+                else:
+                    read(dit)
+                assert len(dit) == (0 if refused else 3)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_compressed_batches_are_refused_before_they_are_expanded(
+    index_class: type[DIT], compression: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "index.arrow"
+    with small_index() as dit:
+        dit.write_snapshot(path)
+    with pa.ipc.open_file(path) as reader:
+        shard, metadata = reader.get_batch_with_custom_metadata(0)
+        schema = reader.schema
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(path, schema, options=options) as writer:
+        writer.write_batch(shard, custom_metadata=metadata)
+    with index_class(TABLES, num_shards=1) as dit:
+        before = pa.total_allocated_bytes()
+        with pytest.raises(ValueError, match=r"index\.arrow: shard 0 is not a plain record batch"):
+            dit.read_snapshot(path)
+        assert pa.total_allocated_bytes() <= before
+        assert len(dit) == 0
+
+
+def test_a_header_of_more_rows_than_the_file_can_hold_is_refused(index_class: type[DIT], tmp_path: Path) -> None:
+    path = tmp_path / "index.arrow"
+    table = small_snapshot()
+    header = json.dumps({**header_of(table), "rows": [(1 << 62) + 4]}).encode()
+    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: header})) as writer:
+        writer.write_table(table.replace_schema_metadata({KEY: header}))
+    message = r"index\.arrow: it is too short for the 4,611,686,018,427,387,908 rows of its header"
+    with index_class(TABLES, num_shards=1) as dit, pytest.raises(ValueError, match=message):
+        dit.read_snapshot(path)
+
+
+def test_a_file_whose_footer_and_stream_have_other_schemas_is_refused(index_class: type[DIT], tmp_path: Path) -> None:
+    path = tmp_path / "index.arrow"
+    with small_index() as dit:
+        dit.write_snapshot(path)
+    whole = path.read_bytes()
+    assert whole.count(b'"owner_rank": 0') == 2  # in the first message and in the footer
+    path.write_bytes(whole.replace(b'"owner_rank": 0', b'"owner_rank": 1', 1))
+    with index_class(TABLES, num_shards=1) as dit:
+        with pytest.raises(ValueError, match="schema is not that of its footer"):
+            dit.read_snapshot(path)
+        assert len(dit) == 0
+
+
+# --- two at a time
+
+
+def test_a_second_restore_beside_the_first_is_refused_and_spoils_nothing(
+    index_class: type[DIT], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, path = small_snapshot(), tmp_path / "index.arrow"
+    with small_index() as dit:
+        dit.write_snapshot(path)
+    inside, go_on = threading.Event(), threading.Event()
+    digest = snapshots._digest
+
+    def slow(*arguments: Any) -> str:
+        inside.set()
+        assert go_on.wait(60)
+        return digest(*arguments)
+
+    with index_class(TABLES, num_shards=1) as dit:
+        monkeypatch.setattr(snapshots, "_digest", slow)
+        first = threading.Thread(target=dit.restore, args=(table,))
+        first.start()
+        assert inside.wait(60)
+        for second in (lambda: dit.restore(table), lambda: dit.read_snapshot(path)):
+            with pytest.raises(RuntimeError, match="another restore into this index is going on"):
+                second()
+        go_on.set()
+        first.join(60)
+        assert len(dit) == 4
+        with pytest.raises(RuntimeError, match="empty index"):  # and the way is free again
+            dit.restore(table)
 
 
 def rows_in(path: Path) -> int:
@@ -451,7 +601,7 @@ def test_two_writers_of_one_process_do_not_share_a_temporary_file(
                 assert rows_in(path) == 0
             fsync(fd)
 
-        monkeypatch.setattr(snapshots.os, "fsync", write_another_first)
+        monkeypatch.setattr("os.fsync", write_another_first)
         first.write_snapshot(path)
     assert rows_in(path) == 4
     assert [p.name for p in tmp_path.iterdir()] == ["index.arrow"]

@@ -359,7 +359,7 @@ static void uses_are_counted(double half_life, unsigned num_threads) {
         for (std::uint32_t offset = 0; offset < 15'000; ++offset) places.push_back(place_bits(chunk, offset));
         weights.insert(weights.end(), stored.begin(), stored.end());
     }
-    copy.restore(counts.batches(), places.data(), weights.data(), places.size(), kChunkNumbers);
+    copy.restore(counts.batches(), places.data(), weights.data(), places.size());
     CHECK(copy.batches() == counts.batches());
     for (int batch = 0; batch < 100; ++batch) {
         for (const std::uint64_t place : places) {
