@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from headrace.cli_report import json_option, write_report
+from headrace.cli_report import json_option, plot_option, refuse_given, rounds_option, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.indexer.bench_ranks import ORDERS
 from headrace.indexer.exchange.communicator import connect
-from headrace.indexer.exchange.mpi_transport import launched_ranks
+from headrace.indexer.exchange.mpi_transport import launched_rank, launched_ranks
+from headrace.indexer.memory import check_memory
+
+_BYTES_PER_ROW = 24
+"""Of the index, on average; whoever measures it keeps the ids beside it."""
 
 
 class Threads(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -41,20 +44,9 @@ class Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             number = float(value)
         except ValueError:
             self.fail(f"{value!r} is not a number", param, ctx)
-        if not 1 <= number <= 2**40 or number != int(number):
-            self.fail(f"{value!r} is not a whole number from 1 on", param, ctx)
+        if not 1 <= number <= 2**53 or number != int(number):
+            self.fail(f"{value!r} is not a whole number from 1 to 2^53", param, ctx)
         return int(number)
-
-
-def _plot_file(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
-    """Refuse at once, not after an hour of work, what cannot be drawn."""
-    if path is not None:
-        from headrace.bench_plot import require_matplotlib
-
-        require_matplotlib()
-        if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-            raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(path))!r}", ctx, param)
-    return path
 
 
 @click.group("bench")
@@ -72,7 +64,7 @@ def bench() -> None:
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--threads", type=Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
 @click.option("--samples", type=Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
+@rounds_option(5)
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
 @click.option(
     "--insert-share",
@@ -81,7 +73,7 @@ def bench() -> None:
     show_default=True,
     help="Share of a batch's unique ids that were never seen; 1: a first pass over new ids.",
 )
-@click.option("--plot", metavar="FILE", callback=_plot_file, help="Draw throughput against threads (PNG, SVG, PDF).")
+@plot_option("Draw throughput against threads")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option(
     "--ranks/--no-ranks",
@@ -110,8 +102,12 @@ def bench_index_command(
     """
     from headrace.bench import bench_index, bench_ranks
 
+    _check_rows(options["rows"])
     if ranks or (ranks is None and launched_ranks() > 1):
-        ranks_options = _of_ranks(options, plot)
+        refuse_given(_ONE_PROCESS, "for one process alone: --no-ranks")
+        if len(options["threads"]) > 1:
+            raise click.UsageError("several --threads are for one process alone: --no-ranks")
+        kept = {name: options[name] for name in ("rows", "batch_size", "samples", "rounds", "seed")}
         try:
             communicator = connect("mpi", timeout_s=timeout_s)
         except RuntimeError as error:
@@ -119,7 +115,8 @@ def bench_index_command(
         spread = bench_ranks(
             communicator,
             preset,
-            **ranks_options,
+            **kept,
+            num_threads=options["threads"][0],
             orders=tuple(ORDERS) if ring is None else ("ring" if ring else "no_ring",),
             request_threads=request_threads,
             parser=parser,
@@ -127,7 +124,14 @@ def bench_index_command(
         if spread is not None:
             write_report(spread, json_path)
         return
+    refuse_given(("ring", "request_threads", "parser", "timeout_s"), "for the ranks of an MPI launcher alone")
+    if options["data"] is None:
+        refuse_given(("labels",), "for the files of --data alone")
+    else:
+        refuse_given(("preset", "seed"), "for a generated stream, not with --data")
     report = bench_index(preset, **options)
+    if launched_rank() != 0:
+        return  # of several processes that measure the same side by side, one reports
     write_report(report, json_path)
     if plot is not None:
         from headrace.bench_plot import plot_threads
@@ -135,9 +139,12 @@ def bench_index_command(
         plot_threads(report, plot)
 
 
-def _of_ranks(options: dict[str, Any], plot: str | None) -> dict[str, Any]:
-    """The options that hold for ranks; the others are refused, where they were given."""
-    if options["data"] or options["insert_share"] or plot or len(options["threads"]) > 1:
-        raise click.UsageError("--data, --insert-share, --plot and several --threads are for one process: --no-ranks")
-    kept = {name: options[name] for name in ("rows", "batch_size", "samples", "rounds", "seed")}
-    return {**kept, "num_threads": options["threads"][0]}
+_ONE_PROCESS = ("data", "labels", "insert_share", "plot", "peers")
+
+
+def _check_rows(rows: int | None) -> None:
+    """A usage error for more rows than an index can hold in the memory that there is."""
+    try:
+        check_memory(f"an index of {rows or 0:,} --rows", (rows or 0) * _BYTES_PER_ROW)
+    except MemoryError as error:
+        raise click.UsageError(str(error)) from None

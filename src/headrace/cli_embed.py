@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from headrace.bench import preset_stream, stream_batches
-from headrace.cli_report import json_option, write_report
+from headrace.cli_report import json_option, rounds_option, write_report
 from headrace.embed.bench import OPTIMIZERS, measure
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.rows import Source, SourceRange
@@ -164,7 +164,7 @@ def _read_shapes(ctx: click.Context, param: click.Parameter, value: str) -> list
 @click.option("--dim", type=click.IntRange(1, 65_536), default=64, show_default=True)
 @click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 @click.option("--batches", type=click.IntRange(1), default=8, show_default=True, help="Different batches.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements of all.")
+@rounds_option(5, "Interleaved measurements of all.")
 @click.option("--mean-ids", type=click.IntRange(1), default=1, show_default=True, help="Ids of a bag; 1 is one-hot.")
 @click.option(
     "--shapes", callback=_read_shapes, default="16,32,128,64x10", show_default=True,

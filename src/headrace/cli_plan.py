@@ -9,7 +9,7 @@ import click
 
 from headrace.bench_plan import bench_plan
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, writable, write_report
+from headrace.cli_report import HotRows, json_option, plot_option, writable, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import load_plans, save_plans
@@ -60,12 +60,7 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 @click.option("--read", metavar="FILE", help="Read saved plans, in the place of DATA.")
 @click.option("--verify", is_flag=True, help="Prove the plans; exit code 1 if they are wrong.")
 @click.option("--diff", nargs=2, metavar="A B", help="Compare two saved files; exit code 1 if they differ.")
-@click.option(
-    "--plot",
-    metavar="FILE",
-    callback=writable,
-    help="Draw residency, hit rate and bytes over the steps. Ranks: bytes and time over R and over the ranks.",
-)
+@plot_option("Draw residency, hit rate and bytes over the steps. Ranks: bytes and time over R and over the ranks")
 @links_option
 @json_option
 def plan_command(

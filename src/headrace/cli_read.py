@@ -9,7 +9,7 @@ import click
 
 from headrace.bench_files import PRESET, gzip_copy, head_of, parquet_copies, text_files, work_folder
 from headrace.cli_bench import Count, Threads
-from headrace.cli_report import json_option, write_report
+from headrace.cli_report import json_option, refuse_given, rounds_option, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.ingest import bench_decode, bench_loader
 
@@ -27,7 +27,7 @@ _seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=T
 @_data
 @click.option("--rows", type=Count(), default=4_000_000, show_default=True, help="Rows to generate, 250 bytes each.")
 @click.option("--threads", type=Threads(), default=(1, 2), help="Numbers of threads to measure.  [default: 1,2]")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved measurements.")
+@rounds_option(5)
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure other readers too.")
 @_work
 @_seed
@@ -43,6 +43,8 @@ def bench_decode_command(
     json_path: str | None,
 ) -> None:
     """MB of Criteo text a second that are read, checked and decoded; without a model."""
+    if data is not None:
+        refuse_given(("rows", "seed"), "for text that is generated, not with --data")
     with work_folder(work) as folder:
         text = text_files(data, folder, rows=rows, files=4, seed=seed)
         gz = gzip_copy(text[0], folder)
@@ -60,7 +62,7 @@ def bench_decode_command(
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena.")
 @click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True, help="The loader's num_workers.")
 @click.option("--formats", multiple=True, type=click.Choice(FORMATS), default=FORMATS, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Interleaved passes.")
+@rounds_option(3, "Interleaved passes.")
 @_work
 @_seed
 @json_option
@@ -74,6 +76,8 @@ def bench_loader_command(
     **options: Any,
 ) -> None:
     """Rows a second from raw files to batches that are deduplicated, looked up and planned; without a model."""
+    if data is not None:
+        refuse_given(("rows", "seed"), "for text that is generated, not with --data")
     with work_folder(work) as folder:
         text = text_files(data, folder, rows=rows, files=4, seed=seed)
         readers: dict[str, bench_loader.OpenReader] = {}

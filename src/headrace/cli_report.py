@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -34,11 +34,56 @@ def json_option(command: _F) -> _F:
 
 def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """Refuse at once, not after an hour of work, what cannot be written."""
-    if path is not None and os.path.isdir(path):
+    if path in (None, "-"):
+        return path
+    name = os.path.abspath(str(path))
+    folder = os.path.dirname(name)
+    if os.path.isdir(name):
         raise click.BadParameter(f"{path!r} is a folder", ctx, param)
-    if path not in (None, "-") and not os.path.isdir(os.path.dirname(os.path.abspath(str(path)))):
-        raise click.BadParameter(f"there is no folder {os.path.dirname(os.path.abspath(str(path)))!r}", ctx, param)
+    if not os.path.isdir(folder):
+        raise click.BadParameter(f"there is no folder {folder!r}", ctx, param)
+    if not os.access(name if os.path.exists(name) else folder, os.W_OK):
+        raise click.BadParameter(f"{path!r} cannot be written: permission denied", ctx, param)
     return path
+
+
+def plot_option(help: str) -> Callable[[_F], _F]:
+    """``--plot FILE``: refused at once where nothing could be drawn there."""
+    return click.option("--plot", metavar="FILE", callback=_drawable, help=f"{help} (PNG, SVG or PDF, by its suffix).")
+
+
+def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    if path is None:
+        return None
+    from headrace.bench_plot import require_matplotlib
+
+    require_matplotlib()
+    if os.path.splitext(path)[1].lower() not in (".png", ".svg", ".pdf"):
+        raise click.BadParameter(f"{path!r} does not end in .png, .svg or .pdf", ctx, param)
+    return writable(ctx, param, path)
+
+
+def rounds_option(default: int, help: str = "Interleaved measurements.") -> Callable[[_F], _F]:
+    """``--rounds N``; says so, on standard error, where N is too few to tell a figure from noise."""
+    return click.option(
+        "--rounds", type=click.IntRange(1), default=default, show_default=True, callback=_enough, help=help
+    )
+
+
+def _enough(ctx: click.Context, param: click.Parameter, rounds: int) -> int:
+    if rounds < 3:
+        what = "1 round has no spread" if rounds == 1 else "2 rounds have next to no spread"
+        click.echo(f"note: {what}: the figures may be off by as much as the machine is noisy; 5 rounds tell", err=True)
+    return rounds
+
+
+def refuse_given(names: Iterable[str], why: str) -> None:
+    """A usage error if any of the running command's options `names` was given: it would change nothing."""
+    ctx = click.get_current_context()
+    options = {param.name: param.opts[0] for param in ctx.command.params}
+    given = [n for n in names if ctx.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"{', '.join(options[name] for name in given)}: {why}", ctx)
 
 
 def write_report(result: dict[str, Any], json_path: str | None, *, hidden: tuple[str, ...] = ()) -> None:

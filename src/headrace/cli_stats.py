@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.cli_dataset import one_or_all, optional_dataset_options
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
-from headrace.cli_report import json_option, writable, write_report
+from headrace.cli_report import json_option, plot_option, write_report
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.coverage import coverage as laws_coverage
@@ -58,7 +58,7 @@ CURVE_POINTS = 100
 @click.option("--c-early", type=click.FloatRange(0), help="Cost of a row requested off the critical path.  [1]")
 @click.option("--c-late", type=click.FloatRange(0), help="Cost of a row requested on it.  [2]")
 @click.option("--c-ar", type=click.FloatRange(0), help="Cost of a row all-reduced.  [1]")
-@click.option("--plot", metavar="FILE", callback=writable, help="Draw the cost over the size of R.")
+@plot_option("Draw the cost over the size of R")
 @json_option
 def stats_command(
     data: tuple[str, ...],

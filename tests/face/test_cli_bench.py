@@ -109,8 +109,22 @@ def test_a_dataset_is_measured_and_its_rows_are_what_it_brings(files):
         (["--threads", "1,1"], "twice"),
         (["--threads", "0"], "threads"),
         (["--rows", "1.5"], "whole number"),
-        (["--preset", "criteo-kaggle", "--rows", "1e12"], "preset has only"),
-        (["--ranks", "--insert-share", "1"], "for one process"),
+        (["--preset", "criteo-kaggle", "--rows", "1e8"], "preset has only"),
+        (["--rows", "1e15"], "1,000,000,000,000,000 --rows needs at least 21.3 PiB of memory, and "),
+        (["--rows", "1e17"], "whole number from 1 to 2^53"),
+        (["--ranks", "--insert-share", "1"], "--insert-share: for one process"),
+        (["--ranks", "--no-peers", "--plot", "p.png"], "--plot, --peers: for one process"),
+        (["--ranks", "--threads", "1,2"], "several --threads are for one process"),
+        (["--no-ring", "--parser"], "--ring, --parser: for the ranks of an MPI launcher"),
+        (["--request-threads", "1"], "--request-threads: for the ranks of an MPI launcher"),
+        (["--timeout-s", "9", "--no-ranks"], "--timeout-s: for the ranks of an MPI launcher"),
+        (["--data", "x", "--seed", "0"], "--seed: for a generated stream, not with --data"),
+        (["--data", "x", "--preset", "criteo-kaggle"], "--preset: for a generated stream, not with --data"),
+        (["--no-labels"], "--labels: for the files of --data"),
+        (["--plot", "x.txt"], "'x.txt' does not end in .png, .svg or .pdf"),
+        (["--plot", "x"], "'x' does not end in .png, .svg or .pdf"),
+        (["--json", "/no/such/x.json"], "there is no folder '/no/such'"),
+        (["--json", "/"], "'/' is a folder"),
     ],
 )
 def test_bad_options_end_in_one_line(arguments, message):
@@ -118,6 +132,35 @@ def test_bad_options_end_in_one_line(arguments, message):
     assert result.exit_code in (1, 2)
     assert message in result.output
     assert "Traceback" not in result.output
+
+
+def test_what_may_not_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+    (tmp_path / "old.json").write_text("{}")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    for option, name in (("--json", "old.json"), ("--json", "new.json"), ("--plot", "new.PNG")):
+        result = invoke(option, tmp_path / name)
+        assert result.exit_code == 2
+        assert "cannot be written: permission denied" in result.output
+
+
+@pytest.mark.parametrize(
+    ("rounds", "note"), [(1, "note: 1 round has no spread"), (2, "note: 2 rounds have next to no spread"), (3, None)]
+)
+def test_few_rounds_are_told_from_enough(rounds, note, monkeypatch):
+    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: {"rounds": options["rounds"]})
+    result = invoke("--rounds", rounds, "--json", "-")
+    assert json.loads(result.stdout) == {"rounds": rounds}
+    assert result.stderr.startswith(note) if note else result.stderr == ""
+
+
+@pytest.mark.parametrize(("rank", "writes"), [("0", True), ("1", False)])
+def test_of_processes_side_by_side_the_first_one_reports(rank, writes, tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: {"rank": rank})
+    for name, value in (("PMI_SIZE", "2"), ("PMI_RANK", rank)):
+        monkeypatch.setenv(name, value)
+    result = invoke("--no-ranks", "--json", tmp_path / "r.json")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "r.json").exists() == ("rank  " in result.stdout) == writes
 
 
 def test_streams_of_two_blocks_have_the_same_ids_and_other_rows():

@@ -54,3 +54,4 @@ def test_the_index_alone(repository: Path, tmp_path: Path, monkeypatch: pytest.M
     assert (names["committed"], len(names["index"]), len(names["other"])) == (4, 3, 3)
     assert names["known"].tolist() == [True, False]
     assert names["uses"].tolist() == [1, 0]
+    assert names["stats"].rows == 3
