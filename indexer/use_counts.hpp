@@ -91,7 +91,7 @@ class UseCounts {
     std::vector<float> stored(std::uint32_t chunk, std::uint32_t rows) {
         const std::lock_guard<std::mutex> lock(mutex_);
         std::vector<float> out(rows);
-        if (!has(static_cast<std::uint64_t>(chunk) << kOffsetBits)) return out;
+        if (rows == 0 || !has(static_cast<std::uint64_t>(chunk) << kOffsetBits)) return out;
         refresh(chunk);
         const float* const first = &at(static_cast<std::uint64_t>(chunk) << kOffsetBits);
         std::copy(first, first + rows, out.begin());
@@ -186,8 +186,10 @@ class UseCounts {
     void refresh(std::uint32_t chunk) {
         const std::uint64_t now = divisions();
         if (divided_[chunk] == now) return;
-        const auto factor = static_cast<float>(std::exp2(-kHalfLives * static_cast<double>(now - divided_[chunk])));
-        for (std::uint32_t i = 0; i < kChunkRows; ++i) chunks_[chunk][i] *= factor;
+        // A double: 2^-160 is no float, but a weight of 2^32 times it is, as it would be after five divisions.
+        const double factor = std::exp2(-kHalfLives * static_cast<double>(now - divided_[chunk]));
+        float* const weights = chunks_[chunk];
+        for (std::uint32_t i = 0; i < kChunkRows; ++i) weights[i] = static_cast<float>(weights[i] * factor);
         divided_[chunk] = now;
     }
 

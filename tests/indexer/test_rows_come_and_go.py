@@ -270,6 +270,21 @@ def test_a_commit_that_was_refused_counts_once_when_it_is_made_again(index_class
         assert dit.uses(good).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("looks_between", [False, True])
+def test_weights_decay_alike_in_one_step_and_in_many(index_class: type[DIT], looks_between: bool) -> None:
+    with index_class(TABLES, num_shards=1, half_life=1) as dit:
+        out = dit.index([column(0, [1])])
+        nothing = dit.lookup([])
+        ticket = out.ticket
+        for batch in range(1, 161):
+            assert ticket is not None
+            dit.commit(ticket, out if batch < 32 else nothing)
+            if looks_between:
+                dit.uses(out.groups[0].locations)
+            ticket = dit.index([]).ticket
+        assert dit.snapshot().column("uses").to_pylist() == [2.0**-128]  # 2^32, all but rounding, by 2^32 five times
+
+
 def test_what_was_counted_before_a_restore_is_forgotten(index_class: type[DIT]) -> None:
     with index_class(TABLES, num_shards=1) as original, index_class(TABLES, num_shards=1) as copy:
         put(original, column(0, [1, 2]))
