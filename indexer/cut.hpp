@@ -28,8 +28,11 @@ class ShardCut {
     const std::vector<std::uint32_t>& groups() const { return groups_; }
     const std::vector<std::uint32_t>& extents() const { return extents_; }  // places up to the last committed row
 
+    // Whether it has no row of the k-th chunk.
+    bool vacant(std::size_t k) const { return firsts_[k] == firsts_[k + 1]; }
+
     bool has(std::size_t k, std::uint32_t offset) const {
-        if (k >= extents_.size() || offset >= extents_[k] || firsts_[k] == firsts_[k + 1]) return false;
+        if (k >= extents_.size() || offset >= extents_[k] || vacant(k)) return false;
         const auto holes = holes_.find(k);
         return holes == holes_.end() || !test_bit(holes->second.bits, offset);
     }

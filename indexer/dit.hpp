@@ -11,9 +11,10 @@
 #include <optional>
 
 #include "batch_order.hpp"
-#include "cut.hpp"
 #include "engine.hpp"
 #include "flights.hpp"
+#include "restore.hpp"
+#include "rows_out.hpp"
 #include "use_counts.hpp"
 
 namespace headrace {
@@ -25,23 +26,6 @@ struct Stats {
     double longest_call_ms = 0, lock_wait_ms = 0;
 };
 
-// Committed rows, all of equal length.
-struct Rows {
-    std::vector<std::uint32_t> tables;
-    std::vector<std::uint8_t> missing;
-    std::vector<std::uint64_t> ids, locations, hashes;
-    std::vector<float> weights;  // see UseCounts; empty if nothing was counted
-
-    void resize(std::size_t rows, bool counted) {
-        tables.resize(rows);
-        missing.resize(rows);
-        ids.resize(rows);
-        locations.resize(rows);
-        hashes.resize(rows);
-        weights.resize(counted ? rows : 0);
-    }
-};
-
 class Dit {
   public:
     Dit(std::vector<TableInfo> tables, std::size_t num_groups, std::uint32_t num_shards, unsigned num_threads,
@@ -50,7 +34,8 @@ class Dit {
           rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits),
           counts_(half_life),
           shards_(num_shards, num_groups, arena_),
-          restored_(num_shards, num_groups, arena_),
+          reader_(engine_, shards_, rank_bits_),
+          restored_(num_shards, num_groups, arena_, engine_),
           order_(engine_.num_lanes()) {
         shards_.add_all();
     }
@@ -227,23 +212,7 @@ class Dit {
 
     // --- snapshots
 
-    // Lives while it is read: removals and close() wait for it, nothing else does.
-    class Cut {
-      public:
-        std::size_t rows() const {
-            std::size_t total = 0;
-            for (const ShardCut& shard : shards) total += shard.rows();
-            return total;
-        }
-
-        std::vector<ShardCut> shards;
-        std::uint64_t counted_batches = 0;
-        std::vector<std::vector<std::vector<float>>> weights;  // by shard and chunk; empty if nothing was counted
-
-      private:
-        friend class Dit;
-        std::shared_lock<Visitors> open_, stay_;
-    };
+    using Cut = headrace::Cut;
 
     std::unique_ptr<Cut> open_cut() {
         auto cut = std::make_unique<Cut>();
@@ -255,89 +224,29 @@ class Dit {
             cut->shards.emplace_back(shards_[s].chunks());
         }
         cut->counted_batches = counts_.batches();
-        if (cut->counted_batches > 0) copy_weights(*cut);
+        if (cut->counted_batches > 0) copy_weights(*cut, counts_);
         return cut;
     }
 
     // The rows of one shard, in the order of their places.
-    void cut_rows(const Cut& cut, std::size_t s, Rows& out) {
-        const ShardCut& shard = cut.shards[s];
-        out.resize(shard.rows(), !cut.weights.empty());
-        const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
-        const auto lock = shards_.lock(s);
-        const Chunks& chunks = shards_[s].chunks();
-        shards_[s].entries().each([&](const Entry& entry) {
-            const std::size_t k = chunks.k_of(entry.place());
-            const std::uint32_t offset = place_offset(entry.place());
-            if (!shard.has(k, offset)) return;
-            const std::size_t row = shard.position(k, offset);
-            fill(out, row, entry, unpermuted(entry.hash, inverse_multiplier));
-            if (!cut.weights.empty()) out.weights[row] = cut.weights[s][k][offset];
-        });
-    }
+    void cut_rows(const Cut& cut, std::size_t s, Rows& out) { reader_.cut_rows(cut, s, out); }
 
-    // The committed rows whose keys' route buckets are in [first, last), in the order of (hash, table, missing). Beside
-    // commits and removals each shard is seen before or after.
+    // As RowReader's.
     Rows bucket_rows(std::uint32_t first, std::uint32_t last) {
         const auto open = engine_.enter();
-        const std::uint64_t inverse_multiplier = inverse(engine_.multiplier());
-        std::vector<std::pair<std::uint64_t, Entry>> found;
-        for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const auto lock = shards_.lock(s);
-            const Chunks& chunks = shards_[s].chunks();
-            shards_[s].entries().each([&](const Entry& entry) {
-                const std::uint64_t hash = unpermuted(entry.hash, inverse_multiplier);
-                if (route_bucket(hash) < first || route_bucket(hash) >= last) return;
-                if (chunks.committed(entry.place())) found.emplace_back(hash, entry);
-            });
-        }
-        std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
-            return std::make_pair(a.first, a.second.word & ~kPlaceMask) <
-                   std::make_pair(b.first, b.second.word & ~kPlaceMask);
-        });
-        Rows out;
-        out.resize(found.size(), false);
-        for (std::size_t row = 0; row < found.size(); ++row) fill(out, row, found[row].second, found[row].first);
-        return out;
+        return reader_.bucket_rows(first, last);
     }
 
     // --- restore: shard by shard into shards of its own, which take the place of an empty index's
 
-    // One shard: its chunks' groups and extents, and its rows in the order of their locations, which are checked by the
-    // caller to be of those chunks; here that each key belongs to the shard and none comes twice.
+    // As Restore::add_shard().
     void restore_shard(std::size_t s, const std::vector<std::uint32_t>& groups,
                        const std::vector<std::uint32_t>& extents, std::size_t rows, const std::uint32_t* tables,
                        const std::uint8_t* missing, const std::uint64_t* ids, const std::uint64_t* locations) {
         const auto open = engine_.enter();
         const std::lock_guard<Visitors> order(order_mutex_);
-        if (restored_.size() == 0) check_empty();
-        if (s != restored_.size() || s >= shards_.size()) throw std::invalid_argument("shards are restored in order");
-        Shard& fresh = restored_.add();
-        try {
-            fresh.reserve(rows);
-            std::size_t row = 0;
-            for (std::size_t k = 0; k < groups.size(); ++k) {
-                if (row == rows ||
-                    place_chunk(locations[row] & kPlaceMask) != place_chunk(fresh.chunks().place(k, 0))) {
-                    fresh.restore_vacant_chunk(groups[k], extents[k]);
-                    continue;
-                }
-                fresh.restore_chunk(groups[k], extents[k]);
-                for (std::uint32_t offset = 0; offset < extents[k]; ++offset) {
-                    const std::uint64_t place = fresh.chunks().place(k, offset);
-                    if (row == rows || (locations[row] & kPlaceMask) != place) {
-                        fresh.restore_hole(place);
-                    } else {
-                        restore_row(fresh, s, row, tables[row], missing[row], ids[row], place);
-                        ++row;
-                    }
-                }
-            }
-            if (row != rows) throw std::invalid_argument("snapshot rows are not in the order of their locations");
-        } catch (...) {
-            restored_.drop_last();
-            throw;
-        }
+        if (!restored_.begun()) check_empty();
+        restored_.add_shard(s, groups, extents, rows, tables, missing, ids, locations);
     }
 
     // After the last shard; `weights` of the rows at `locations`, none if no uses were counted.
@@ -347,8 +256,7 @@ class Dit {
         if (!restored_.complete()) throw std::runtime_error("not every shard has been restored");
         check_empty();
         counts_.restore(counted_batches, locations, weights, size);
-        shards_.swap(restored_);
-        restored_.clear();
+        restored_.put_into(shards_);
     }
 
     void drop_restore() {
@@ -476,18 +384,6 @@ class Dit {
         passage.new_rows += new_rows;
     }
 
-    void restore_row(Shard& shard, std::size_t s, std::size_t row, std::uint32_t table_ordinal, bool missing,
-                     std::uint64_t id, std::uint64_t place) {
-        const TableInfo& table = engine_.tables()[table_ordinal];
-        const std::uint64_t hash = missing ? table.missing_hash : mix64_seeded(table.seed, id);
-        const auto refuse = [&](const char* why) {
-            throw std::invalid_argument("snapshot row " + std::to_string(row) + " of shard " + std::to_string(s) + why);
-        };
-        if (shards_.shard_of(hash) != s) refuse(" has a key that does not belong there");
-        const Probe key{permuted(hash, engine_.multiplier()), key_bits(table_ordinal, missing)};
-        if (!shard.put(key, place)) refuse(" repeats the key of another row");
-    }
-
     void undo_shards(std::int64_t ticket) {
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = shards_.lock(s);
@@ -507,26 +403,6 @@ class Dit {
         throw std::invalid_argument(
             "unknown ticket " + std::to_string(ticket) + ": " +
             (ticket >= 0 && ticket < order_.next_ticket() ? "it was undone" : "this index never gave it out"));
-    }
-
-    void fill(Rows& out, std::size_t row, const Entry& entry, std::uint64_t hash) const {
-        const TableInfo& table = engine_.tables()[entry.table()];
-        out.tables[row] = entry.table();
-        out.missing[row] = entry.missing();
-        out.ids[row] = entry.missing() ? 0 : unmix64_seeded(table.seed, hash);
-        out.locations[row] = rank_bits_ | entry.place();
-        out.hashes[row] = hash;
-    }
-
-    void copy_weights(Cut& cut) {
-        for (std::size_t s = 0; s < shards_.size(); ++s) {
-            cut.weights.emplace_back();
-            const std::vector<std::uint32_t>& extents = cut.shards[s].extents();
-            for (std::size_t k = 0; k < extents.size(); ++k) {
-                const auto chunk = static_cast<std::uint32_t>(k * shards_.size() + s);
-                cut.weights.back().push_back(counts_.stored(chunk, extents[k]));
-            }
-        }
     }
 
     void check_no_tickets() {
@@ -593,7 +469,9 @@ class Dit {
     const std::uint64_t rank_bits_;
     PageArena arena_;
     UseCounts counts_;
-    LockedShards shards_, restored_;
+    LockedShards shards_;
+    RowReader reader_;
+    Restore restored_;
     BatchOrder order_;
     Visitors stay_mutex_, order_mutex_;
     std::mutex cut_mutex_, ticket_mutex_;

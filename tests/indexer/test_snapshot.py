@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -455,6 +457,37 @@ def forged_again(dit: DIT, table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(
         {KEY: table.schema.metadata[KEY], DIGESTS: dit.snapshot().schema.metadata[DIGESTS]}
     )
+
+
+READ = """
+import resource, sys
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import IndexTable
+with DIT([IndexTable(10, 0), IndexTable(20, 1)], num_shards=1) as dit:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    dit.read_snapshot(sys.argv[1])
+    dit.write_snapshot(sys.argv[1] + ".again")
+    print(len(dit), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_small_file_of_many_chunks_takes_little_memory(tmp_path: Path) -> None:
+    chunks = [[[0, CHUNK_ROWS]] * 30_000 + [[0, 3], [1, 1]]]
+    places = [pack_location(30_000, 0), pack_location(30_000, 1), pack_location(30_000, 2), pack_location(30_001, 0)]
+    changed = {"location": places, "uses": [1.0, 1.0, 1.0, 1.0]}
+    table = forged(small_snapshot(), columns=changed, chunks=chunks, counted_batches=9)
+    path = tmp_path / "index.arrow"
+    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: table.schema.metadata[KEY]})) as writer:
+        digest = json.loads(table.schema.metadata[DIGESTS])[0]
+        writer.write_batch(
+            table.to_batches()[0].replace_schema_metadata({}), custom_metadata={b"headrace.digest": digest}
+        )
+    assert path.stat().st_size < 1 << 20
+    done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    rows, kib = map(int, done.stdout.split())
+    assert rows == 4
+    assert kib < 120 << 10  # most of it the header as Python's integers; 2 GB when each chunk had bits and counts
 
 
 def test_a_chunk_restored_without_a_row_is_taken_undone_and_cut_as_the_original(index_class: type[DIT]) -> None:
