@@ -39,15 +39,12 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         WindowPlanner(uint32_t, uint32_t, uint32_t, uint32_t, cbool) except +
         size_t set_hot(const uint64_t*, size_t) except +
         PushResult push(const uint64_t*, size_t) except +
-        void pop() except +
+        void pop(int64_t*, uint8_t*, uint8_t*) except +
         void finish()
         cbool finished()
         cbool full()
         cbool ready()
         cbool exhausted()
-        vector[int64_t] slots
-        vector[uint8_t] hot
-        vector[uint8_t] urgent
         Movement late
         Movement ahead
         size_t hits
@@ -72,14 +69,6 @@ cdef object _uint64(const vector[uint64_t]& source):
     if source.size():
         memcpy(&view[0], source.data(), source.size() * sizeof(uint64_t))
     return out
-
-
-cdef object _bool(const vector[uint8_t]& source):
-    out = np.empty(source.size(), np.uint8)
-    cdef uint8_t[::1] view = out
-    if source.size():
-        memcpy(&view[0], source.data(), source.size())
-    return out.view(np.bool_)
 
 
 cdef object _movement(const Movement& source):
@@ -157,16 +146,26 @@ cdef class PlannerCore:
 
     def pop(self):
         cdef WindowPlanner* core = self._core.get()
+        cdef int64_t[::1] slots
+        cdef uint8_t[::1] hot, urgent
+        cdef int64_t* slot = NULL
+        cdef uint8_t* is_hot = NULL
+        cdef uint8_t* is_urgent = NULL
         self._enter()
         try:
             if not core.ready():
                 raise RuntimeError("no plan is ready")
+            slots = np.empty(core.window_size(0), np.int64)
+            hot = np.empty(slots.shape[0], np.uint8)
+            urgent = np.empty(slots.shape[0], np.uint8)
+            if slots.shape[0]:
+                slot, is_hot, is_urgent = &slots[0], &hot[0], &urgent[0]
             with nogil:
-                core.pop()
+                core.pop(slot, is_hot, is_urgent)
             return (
-                _int64(core.slots),
-                _bool(core.hot),
-                _bool(core.urgent),
+                slots.base,
+                hot.base.view(np.bool_),
+                urgent.base.view(np.bool_),
                 _movement(core.late),
                 _movement(core.ahead),
                 core.hits,
