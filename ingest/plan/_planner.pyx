@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
-from libcpp.vector cimport vector
 
 import numpy as np
 
@@ -12,14 +11,18 @@ from headrace.ingest.plan.capacity import CapacityError
 
 
 cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
+    cdef cppclass HugeVector[T]:
+        size_t size()
+        const T* data()
+
     cdef cppclass Movement:
-        vector[uint64_t] evict_locations
-        vector[int64_t] evict_slots
-        vector[uint64_t] fetch_locations
-        vector[int64_t] fetch_slots
-        vector[int64_t] fetch_unique
-        vector[int64_t] fetch_wait
-        vector[int64_t] slot_wait
+        HugeVector[uint64_t] evict_locations
+        HugeVector[int64_t] evict_slots
+        HugeVector[uint64_t] fetch_locations
+        HugeVector[int64_t] fetch_slots
+        HugeVector[int64_t] fetch_unique
+        HugeVector[int64_t] fetch_wait
+        HugeVector[int64_t] slot_wait
 
     cdef cppclass Counters:
         size_t window_rows
@@ -55,7 +58,7 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         size_t window_size(size_t)
 
 
-cdef object _int64(const vector[int64_t]& source):
+cdef object _int64(const HugeVector[int64_t]& source):
     out = np.empty(source.size(), np.int64)
     cdef int64_t[::1] view = out
     if source.size():
@@ -63,7 +66,7 @@ cdef object _int64(const vector[int64_t]& source):
     return out
 
 
-cdef object _uint64(const vector[uint64_t]& source):
+cdef object _uint64(const HugeVector[uint64_t]& source):
     out = np.empty(source.size(), np.uint64)
     cdef uint64_t[::1] view = out
     if source.size():

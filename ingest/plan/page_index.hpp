@@ -16,10 +16,10 @@ namespace headrace::plan {
 
 // A line of the table, which is a line of the cache. A key of NOTHING marks a free entry.
 struct alignas(64) IndexLine {
-    static constexpr unsigned ENTRIES = 5;
+    static constexpr unsigned ENTRIES = 4;
     static constexpr uint64_t NOTHING = 0xFFFFFFFFFFFFFFFFull;
 
-    uint32_t low[ENTRIES], high[ENTRIES];  // halves of the keys, so that several are compared at once
+    uint32_t low[ENTRIES], high[ENTRIES];  // halves of the keys, so that all four are compared at once
     uint32_t page[ENTRIES + 1];  // the last one is displaced(), so that it may be read as a page, and thrown away
 
     // How many entries whose home this is stand elsewhere.
@@ -38,10 +38,9 @@ struct alignas(64) IndexLine {
         const auto* const lows = reinterpret_cast<const __m128i*>(low);
         const auto* const highs = reinterpret_cast<const __m128i*>(high);
         const __m128i same =
-            _mm_and_si128(_mm_cmpeq_epi32(_mm_loadu_si128(lows), _mm_set1_epi32(static_cast<int>(low_half))),
-                          _mm_cmpeq_epi32(_mm_loadu_si128(highs), _mm_set1_epi32(static_cast<int>(high_half))));
-        auto found = static_cast<unsigned>(_mm_movemask_ps(_mm_castsi128_ps(same)));
-        found |= static_cast<unsigned>((low[4] == low_half) & (high[4] == high_half)) << 4;
+            _mm_and_si128(_mm_cmpeq_epi32(_mm_load_si128(lows), _mm_set1_epi32(static_cast<int>(low_half))),
+                          _mm_cmpeq_epi32(_mm_load_si128(highs), _mm_set1_epi32(static_cast<int>(high_half))));
+        const auto found = static_cast<unsigned>(_mm_movemask_ps(_mm_castsi128_ps(same)));
 #else
         unsigned found = 0;
         for (unsigned e = 0; e < ENTRIES; ++e)
@@ -49,13 +48,12 @@ struct alignas(64) IndexLine {
 #endif
         return FIRST_OF[found];
     }
-    static constexpr uint8_t FIRST_OF[32] = {5, 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0,
-                                             4, 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0};
+    static constexpr uint8_t FIRST_OF[16] = {4, 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0};
 };
 
 // Open addressing by lines: an entry stands in its home line or, if that was full, in the first line after it that had
 // room: it is displaced. How many entries of a home are displaced is counted, so that nearly always the home line alone
-// tells that a key is not there, and deletion moves nothing and leaves no tombstones. At most 55 % full.
+// tells that a key is not there, and deletion moves nothing and leaves no tombstones. At most half full.
 class PageIndex {
   public:
     struct Place {
@@ -76,7 +74,7 @@ class PageIndex {
 
     // Room for so many more pages, without which `add` must not be called.
     void reserve(size_t more) {
-        const size_t least = (size_ + more) * 20 / 11 / IndexLine::ENTRIES + 1;
+        const size_t least = (size_ + more) * 2 / IndexLine::ENTRIES + 1;
         if (least <= lines_.size()) return;
         HugeVector<IndexLine> old(std::max(least, lines_.size() + lines_.size() / 4), free_line());
         old.swap(lines_);

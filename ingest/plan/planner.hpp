@@ -15,10 +15,10 @@ namespace headrace::plan {
 constexpr int64_t NEVER = -1;
 
 struct Movement {
-    std::vector<uint64_t> evict_locations;
-    std::vector<int64_t> evict_slots;
-    std::vector<uint64_t> fetch_locations;
-    std::vector<int64_t> fetch_slots, fetch_unique, fetch_wait, slot_wait;
+    HugeVector<uint64_t> evict_locations;
+    HugeVector<int64_t> evict_slots;
+    HugeVector<uint64_t> fetch_locations;
+    HugeVector<int64_t> fetch_slots, fetch_unique, fetch_wait, slot_wait;
 
     void clear() {
         evict_locations.clear();
@@ -181,57 +181,60 @@ class WindowPlanner {
 
     // Cells and last uses of the batch; links_ keeps what the last uses were before. Changes nothing if it is refused.
     PushResult enter(const uint64_t* locations, const WindowUses::Batch& batch) {
-        IndexLine* lines[LOT];  // home lines of the next NEAR rows, a ring
-        static_assert(NEAR < LOT, "the ring holds them");
-        for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) lines[i] = cells_.prefetch_line(locations[i]);
+        IndexLine* homes[2][LOT];  // lines of the page index, of one lot and of the next
+        prefetch_lines(locations, batch, 0, homes[0]);
         // Lot by lot, each stage a lot behind the one before, when the memory has what it needs. What is not where it
         // nearly always is goes after the others of its lot, so that these need no branches.
         for (size_t begin = 0; begin < batch.count + 2 * LOT; begin += LOT) {
-            if (begin < batch.count) find_places(locations, batch, begin, lines);
+            prefetch_lines(locations, batch, begin + LOT, homes[(begin / LOT + 1) % 2]);
+            if (begin < batch.count) find_places(locations, batch, begin, homes[begin / LOT % 2]);
             if (begin >= LOT && begin < batch.count + LOT) find_cells(locations, batch, begin - LOT);
             if (begin >= 2 * LOT) set_links(batch, begin - 2 * LOT);
         }
         return examine(locations, batch);
     }
 
-    // The places of the groups, for now where the cells will be.
-    void find_places(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** lines) {
-        uint32_t* const places = uses_.cells(batch);
+    void prefetch_lines(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
         const size_t end = std::min(begin + LOT, batch.count);
-        IndexLine* homes[LOT];
+        for (size_t i = begin; i < end; ++i) homes[i - begin] = cells_.prefetch_line(locations[i]);
+    }
+
+    // The places of the groups, for now where the cells will be.
+    void find_places(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
+        const size_t count = std::min(LOT, batch.count - begin);
+        const uint64_t* const wanted = locations + begin;
+        uint32_t* const places = uses_.cells(batch) + begin;
         uint32_t others[LOT], other = 0;
-        for (size_t i = begin; i < end; ++i) {
-            IndexLine* const home = lines[i % LOT];
-            if (i + NEAR < batch.count) lines[(i + NEAR) % LOT] = cells_.prefetch_line(locations[i + NEAR]);
+        for (uint32_t i = 0; i < count; ++i) {
             bool there = false;
-            places[i] = RowCells::place_in(*home, locations[i], there);
+            places[i] = RowCells::place_in(*homes[i], wanted[i], there);
             if (there) cells_.prefetch_place(places[i]);
-            homes[other] = home;
-            others[other] = static_cast<uint32_t>(i);
+            others[other] = i;
             other += !there;
         }
         for (uint32_t k = 0; k < other; ++k) {
             const uint32_t i = others[k];
-            places[i] = cells_.place_from(homes[k], locations[i]);
+            places[i] = cells_.place_from(homes[i], wanted[i]);
             cells_.prefetch_place(places[i]);
         }
     }
 
     void find_cells(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin) {
-        uint32_t* const cells = uses_.cells(batch);
-        const size_t end = std::min(begin + LOT, batch.count);
+        const size_t count = std::min(LOT, batch.count - begin);
+        const uint64_t* const wanted = locations + begin;
+        uint32_t* const cells = uses_.cells(batch) + begin;
         uint32_t others[LOT], places[LOT], other = 0;
-        for (size_t i = begin; i < end; ++i) {
+        for (uint32_t i = 0; i < count; ++i) {
             bool there = false;
-            others[other] = static_cast<uint32_t>(i);
+            others[other] = i;
             places[other] = cells[i];
-            cells[i] = cells_.cell_at(cells[i], locations[i], there);
+            cells[i] = cells_.cell_at(cells[i], wanted[i], there);
             cells_.prefetch_link(cells[i]);
             other += !there;
         }
         for (uint32_t k = 0; k < other; ++k) {
             const uint32_t i = others[k];
-            cells[i] = cells_.add_cell_at(places[k], locations[i], outside());
+            cells[i] = cells_.add_cell_at(places[k], wanted[i], outside());
             cells_.prefetch_link(cells[i]);
         }
     }
@@ -471,6 +474,16 @@ class WindowPlanner {
         }
     }
 
+    // What the step says of each of its rows; nothing overlaps, so that compilers take several at once.
+    void tell(const uint32_t* __restrict places, const uint32_t* __restrict gaps, size_t count,
+              int64_t* __restrict slots, uint8_t* __restrict hot, uint8_t* __restrict urgent) const {
+        const uint32_t r_rows = r_rows_;
+        const uint8_t all_urgent = window_ == 0;
+        for (size_t i = 0; i < count; ++i) slots[i] = places[i];
+        for (size_t i = 0; i < count; ++i) hot[i] = places[i] < r_rows;
+        for (size_t i = 0; i < count; ++i) urgent[i] = all_urgent | static_cast<uint8_t>(gaps[i] == 1);
+    }
+
     // The step is over: its cold rows may leave again, but for those that the next step needs. What the step says of
     // each of its rows is known by now.
     void release(const WindowUses::Batch& batch, uint32_t step, int64_t* slots, uint8_t* hot, uint8_t* urgent) {
@@ -478,7 +491,6 @@ class WindowPlanner {
         // anything else.
         const uint32_t* const places = slots_.data();
         const uint32_t r_rows = r_rows_;
-        const bool all_urgent = window_ == 0;
         const WindowUses::Gaps gaps_of = uses_.gaps(step);
         victims_.open_dead(step);
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
@@ -486,13 +498,10 @@ class WindowPlanner {
             uint32_t dead[LOT], used[LOT], next[LOT], gaps[LOT];
             size_t dead_count = 0, used_count = 0;
             gaps_of.of(batch.place + begin, end - begin, gaps);
-            for (size_t i = begin; i < end; ++i) {
-                const uint32_t gap = gaps[i - begin];
-                const uint32_t slot = places[i];
+            tell(slots_.data() + begin, gaps, end - begin, slots + begin, hot + begin, urgent + begin);
+            for (size_t i = 0; i < end - begin; ++i) {
+                const uint32_t gap = gaps[i], slot = places[begin + i];
                 const bool cold = slot >= r_rows;
-                slots[i] = slot;
-                hot[i] = !cold;
-                urgent[i] = all_urgent | (gap == 1);
                 dead[dead_count] = used[used_count] = slot - r_rows;
                 next[used_count] = step + gap;
                 dead_count += cold & (gap == 0);
