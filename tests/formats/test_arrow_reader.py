@@ -265,6 +265,43 @@ def test_types_may_differ_from_file_to_file(tmp_path: Path) -> None:
     assert reader.num_rows == 10
 
 
+def test_rows_of_the_declared_types_are_not_copied(tmp_path: Path) -> None:
+    schema = Schema(labels=(Label(name="y"),), dense=(Dense(name="d", dtype="float32"),), sparse=(Sparse(name="c"),))
+    columns = {
+        "y": pa.array([0, 1, 0], pa.float32()),
+        "d": pa.array([0.5, None, 2], pa.float32()),
+        "c": pa.array([7, None, 2**32 - 1], pa.uint32()),
+    }
+    reader = ArrowFiles(parquet(tmp_path / "x.parquet", columns), schema)
+    (block,) = reader.raw_blocks()
+    rows = reader.settle(reader.decode(block)).data
+    assert [b.address for c in rows for b in c.buffers() if b] == [
+        b.address for c in block.data for b in c.buffers() if b
+    ]
+    assert rows.to_pydict() == {"y": [0, 1, 0], "d": [0.5, None, 2], "c": [7, None, 2**32 - 1]}
+    assert rows.schema == schema.arrow_schema()
+    assert reader.bytes_in == 3 * (4 + 4 + 4)  # of the values
+
+
+@pytest.mark.parametrize("column", ["y", "d"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_floats_of_the_declared_type_are_looked_at(tmp_path: Path, column: str, value: float) -> None:
+    schema = Schema(labels=(Label(name="y"),), dense=(Dense(name="d", dtype="float32"),))
+    columns = {name: pa.array([0, 1, 1], pa.float32()) for name in ("y", "d")}
+    columns[column] = pa.array([0, value, 1], pa.float32())
+    reader = ArrowFiles(parquet(tmp_path / "x.parquet", columns), schema, bad_records=BadRecords(mode="skip"))
+    assert [row[1] for row in rows_of(read_all(reader))] == [0, 2]
+    hidden = pa.Array.from_buffers(  # what stands under a null may be anything
+        pa.float32(), 3, [pa.py_buffer(b"\x05"), pa.py_buffer(np.array([0, value, 1], np.float32))]
+    )
+    batch = pa.record_batch({**columns, column: hidden})
+    with pa.ipc.new_file(tmp_path / "x.arrow", batch.schema) as writer:
+        writer.write_batch(batch)
+    reader = ArrowFiles(tmp_path / "x.arrow", schema, bad_records=BadRecords(mode="skip"))
+    rows = rows_of(read_all(reader))
+    assert [row[2:] for row in rows] == ([(0, 0), (1, 1)] if column == "y" else [(0, 0), (1, None), (1, 1)])
+
+
 def write_groups(path: Path, form: str, sizes: list[int], first: int) -> int:
     """Row groups or record batches of these sizes; ids count from `first`."""
     schema = pa.schema({"y": pa.int64(), "d": pa.int64(), "c": pa.uint64()})
