@@ -48,7 +48,8 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
     bad record (see `arrow_columns.py` for what fits). Types may differ from file to file.
 
     Other options are those of :class:`RecordFiles`; ``FilePosition.byte_offset`` counts the bytes of the values
-    given out before. Damaged data, a failed page checksum, a file of another kind or of no bytes are :class:`CorruptShardError`.
+    given out before. Damaged data, a failed page checksum, a file of another kind or of no bytes are
+    :class:`CorruptShardError`.
     """
 
     def __init__(
