@@ -102,7 +102,8 @@ class ColumnCast:
 
     def apply(self, array: pa.Array) -> tuple[pa.Array, U8 | None]:
         """(column, reason why each row is refused, else 0: uint8 [rows], or None where none is); the column is `array`
-        itself where it is what was declared. ArrowInvalid for an array that is damaged."""
+        itself where it is what was declared. ArrowInvalid for an array that is damaged, OverflowError for lists of more
+        than 2^31 - 1 elements together."""
         if array.type == self.target and self._fits_as_it_is(array):
             return array, None
         if not pa.types.is_list(self.target):
@@ -135,7 +136,9 @@ class ColumnCast:
             lengths[list_nulls] = 0  # what stands under a null list may be anything
         ends = np.cumsum(lengths)
         if len(ends) and ends[-1] > _MAX_OFFSET:
-            raise pa.ArrowInvalid(f"{ends[-1]} list elements in {len(array)} rows; give a smaller batch_rows")
+            raise OverflowError(
+                f"{ends[-1]} list elements in {len(array)} rows, more than offsets of 32 bits can count"
+            )
         values, nulls, element_reasons = self._values(array.flatten())
         if self.missing and nulls is not None:
             element_reasons[nulls] = self.missing

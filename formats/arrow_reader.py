@@ -151,6 +151,10 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
                 raise CorruptShardError(
                     path, self._listed[block.position.file][path], block.position.line, reason
                 ) from error
+            except OverflowError as error:
+                path, row = self.files[block.position.file], block.position.line
+                hint = "give a smaller batch_rows"
+                raise OverflowError(f"{path}, row {row}, column {casts[i].source!r}: {error}; {hint}") from error
             if array is not found:
                 changed[i] = array
             if reasons is not None and reasons.any():

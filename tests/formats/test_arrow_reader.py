@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.formats import arrow_columns
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
@@ -207,6 +208,18 @@ def test_a_bad_element_makes_its_row_bad(tmp_path: Path) -> None:
     assert block.source.ranges == (SourceRange(0, 0, 2), SourceRange(0, 3, 2))
     with pytest.raises(BadRecordError, match=r"line 3, column h: b'\[2, -1, -2\]': does not fit into uint64"):
         read_all(ArrowFiles(path, LISTS))
+
+
+def test_more_elements_than_32_bits_count_are_asked_for_in_smaller_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # L85: more than 2 GiB of elements, simulated by a small limit; large_list comes with offsets of 64 bits
+    monkeypatch.setattr(arrow_columns, "_MAX_OFFSET", 5)
+    values = [[1, 2, 3], None, [4, 5], [6, 7, 8]]
+    path = parquet(tmp_path / "x.parquet", {"h": pa.array(values, pa.large_list(pa.int64()))})
+    with pytest.raises(OverflowError, match=r"x\.parquet, row 0, column 'h': 8 list elements in 4 rows.*batch_rows"):
+        read_all(ArrowFiles(path, LISTS))
+    assert [row[2] for row in rows_of(read_all(ArrowFiles(path, LISTS, batch_rows=3)))] == values
 
 
 def test_missing_raise_in_lists_and_plain_columns(tmp_path: Path) -> None:
