@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
-from libcpp.vector cimport vector
 
 import numpy as np
 
@@ -12,14 +11,18 @@ from headrace.ingest.plan.capacity import CapacityError
 
 
 cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
+    cdef cppclass HugeVector[T]:
+        size_t size()
+        const T* data()
+
     cdef cppclass Movement:
-        vector[uint64_t] evict_locations
-        vector[int64_t] evict_slots
-        vector[uint64_t] fetch_locations
-        vector[int64_t] fetch_slots
-        vector[int64_t] fetch_unique
-        vector[int64_t] fetch_wait
-        vector[int64_t] slot_wait
+        HugeVector[uint64_t] evict_locations
+        HugeVector[int64_t] evict_slots
+        HugeVector[uint64_t] fetch_locations
+        HugeVector[int64_t] fetch_slots
+        HugeVector[int64_t] fetch_unique
+        HugeVector[int64_t] fetch_wait
+        HugeVector[int64_t] slot_wait
 
     cdef cppclass Counters:
         size_t window_rows
@@ -39,15 +42,12 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         WindowPlanner(uint32_t, uint32_t, uint32_t, uint32_t, cbool) except +
         size_t set_hot(const uint64_t*, size_t) except +
         PushResult push(const uint64_t*, size_t) except +
-        void pop() except +
+        void pop(int64_t*, uint8_t*, uint8_t*) except +
         void finish()
         cbool finished()
         cbool full()
         cbool ready()
         cbool exhausted()
-        vector[int64_t] slots
-        vector[uint8_t] hot
-        vector[uint8_t] urgent
         Movement late
         Movement ahead
         size_t hits
@@ -58,7 +58,7 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         size_t window_size(size_t)
 
 
-cdef object _int64(const vector[int64_t]& source):
+cdef object _int64(const HugeVector[int64_t]& source):
     out = np.empty(source.size(), np.int64)
     cdef int64_t[::1] view = out
     if source.size():
@@ -66,20 +66,12 @@ cdef object _int64(const vector[int64_t]& source):
     return out
 
 
-cdef object _uint64(const vector[uint64_t]& source):
+cdef object _uint64(const HugeVector[uint64_t]& source):
     out = np.empty(source.size(), np.uint64)
     cdef uint64_t[::1] view = out
     if source.size():
         memcpy(&view[0], source.data(), source.size() * sizeof(uint64_t))
     return out
-
-
-cdef object _bool(const vector[uint8_t]& source):
-    out = np.empty(source.size(), np.uint8)
-    cdef uint8_t[::1] view = out
-    if source.size():
-        memcpy(&view[0], source.data(), source.size())
-    return out.view(np.bool_)
 
 
 cdef object _movement(const Movement& source):
@@ -157,16 +149,26 @@ cdef class PlannerCore:
 
     def pop(self):
         cdef WindowPlanner* core = self._core.get()
+        cdef int64_t[::1] slots
+        cdef uint8_t[::1] hot, urgent
+        cdef int64_t* slot = NULL
+        cdef uint8_t* is_hot = NULL
+        cdef uint8_t* is_urgent = NULL
         self._enter()
         try:
             if not core.ready():
                 raise RuntimeError("no plan is ready")
+            slots = np.empty(core.window_size(0), np.int64)
+            hot = np.empty(slots.shape[0], np.uint8)
+            urgent = np.empty(slots.shape[0], np.uint8)
+            if slots.shape[0]:
+                slot, is_hot, is_urgent = &slots[0], &hot[0], &urgent[0]
             with nogil:
-                core.pop()
+                core.pop(slot, is_hot, is_urgent)
             return (
-                _int64(core.slots),
-                _bool(core.hot),
-                _bool(core.urgent),
+                slots.base,
+                hot.base.view(np.bool_),
+                urgent.base.view(np.bool_),
                 _movement(core.late),
                 _movement(core.ahead),
                 core.hits,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
@@ -52,6 +53,16 @@ struct HugePages {
         void* given = nullptr;
         std::memcpy(&given, reinterpret_cast<char*>(array) - sizeof(void*), sizeof(void*));
         ::operator delete(given);
+    }
+
+    // What is not given a value gets none: memory that nobody has written to yet is not there yet.
+    template <class U, class... Args>
+    void construct(U* place, Args&&... args) {
+        if constexpr (sizeof...(Args) == 0) {
+            ::new (static_cast<void*>(place)) U;
+        } else {
+            ::new (static_cast<void*>(place)) U(std::forward<Args>(args)...);
+        }
     }
 
     friend bool operator==(const HugePages&, const HugePages&) { return true; }

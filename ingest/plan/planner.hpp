@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "row_index.hpp"
-#include "row_states.hpp"
+#include "row_cells.hpp"
 #include "victims.hpp"
 #include "window_uses.hpp"
 
@@ -16,10 +15,10 @@ namespace headrace::plan {
 constexpr int64_t NEVER = -1;
 
 struct Movement {
-    std::vector<uint64_t> evict_locations;
-    std::vector<int64_t> evict_slots;
-    std::vector<uint64_t> fetch_locations;
-    std::vector<int64_t> fetch_slots, fetch_unique, fetch_wait, slot_wait;
+    HugeVector<uint64_t> evict_locations;
+    HugeVector<int64_t> evict_slots;
+    HugeVector<uint64_t> fetch_locations;
+    HugeVector<int64_t> fetch_slots, fetch_unique, fetch_wait, slot_wait;
 
     void clear() {
         evict_locations.clear();
@@ -64,16 +63,17 @@ class WindowPlanner {
           uses_(window),
           victims_(window) {}
 
-    // The position of the first duplicate, or count. Hot rows have the row numbers [0, count), which is their R slot
-    // too.
+    // The position of the first duplicate, or count. Hot rows have the first cells.
     size_t set_hot(const uint64_t* locations, size_t count) {
-        index_.reserve(count);
-        states_.reserve(count);
+        cells_.reserve(count);
+        hot_slots_.resize(count << RowCells::GROUP_BITS, NOT_HOT);
         for (size_t i = 0; i < count; ++i) {
-            if (index_.find(locations[i]).line != nullptr) return i;
-            index_.add(locations[i], states_.add(), outside());
-            hot_count_ = static_cast<uint32_t>(i + 1);
+            const uint32_t cell = cells_.add(locations[i], outside());
+            if (hot_slots_[cell] != NOT_HOT) return i;
+            hot_slots_[cell] = static_cast<uint32_t>(i);
+            cells_.track(cell);
         }
+        hot_slots_.resize(cells_.cells());
         return count;
     }
 
@@ -81,8 +81,7 @@ class WindowPlanner {
     // duplicate is.
     PushResult push(const uint64_t* locations, size_t count) {
         const WindowUses::Batch batch = uses_.prepare(count);
-        index_.reserve(count);
-        states_.reserve(count);
+        cells_.reserve(count);
         victims_.reserve(count);
         if (links_.size() < count) {
             links_.resize(count);
@@ -91,7 +90,7 @@ class WindowPlanner {
         const PushResult result = enter(locations, batch);
         if (result != PUSHED) return result;
         note_uses(batch);
-        uses_.append(batch, locations);
+        uses_.append(batch);
         last_count_ = count;
         peak_window_rows_ = std::max(peak_window_rows_, uses_.size());
         forget_write_backs();
@@ -107,8 +106,9 @@ class WindowPlanner {
     bool ready() const { return full() || (finished_ && uses_.tail() > uses_.head()); }
     bool exhausted() const { return uses_.tail() >= MAX_STEPS; }
 
-    // Plans step `head`; the outcome stays in the buffers below until the next call. Only when ready().
-    void pop() {
+    // Plans step `head`: the slot of each row of its batch, whether it is hot, and whether it is urgent; all else stays
+    // in the members below until the next call. Only when ready().
+    void pop(int64_t* slots, uint8_t* hot, uint8_t* urgent) {
         const uint32_t step = uses_.head();
         const WindowUses::Batch batch = uses_.batch(step);
         late.clear();
@@ -117,8 +117,8 @@ class WindowPlanner {
         victims_.drop_step(step);
         if (!looked_up_) look_up(batch);
         const size_t missing = missing_count_;
-        slots.swap(next_slots_);
-        bring(batch, 2 * step, step + 1, slots, late);
+        slots_.swap(next_slots_);
+        bring(batch, 2 * step, step + 1, slots_, late);
         hits = batch.count - brought_ahead_ - missing;
         brought_ahead_ = 0;
         looked_up_ = overlap_ && step + 1 < uses_.tail();
@@ -129,19 +129,17 @@ class WindowPlanner {
             brought_ahead_ = ahead.fetch_slots.size();
         }
         resident = resident_;
-        release(batch, step);
+        release(batch, step, slots, hot, urgent);
         uses_.drop_first();
         if (finished_) forget_write_backs();
     }
 
-    std::vector<int64_t> slots;
-    std::vector<uint8_t> hot, urgent;
     Movement late, ahead;
     size_t hits = 0, resident = 0;
 
     size_t problem() const { return problem_; }
     Counters counters() const {
-        return {uses_.size(), peak_window_rows_, peak_resident_, index_.size(),
+        return {uses_.size(), peak_window_rows_, peak_resident_, cells_.tracked(),
                 rows_needed_, rows_never_late_,  nbytes()};
     }
     size_t window_steps() const { return uses_.tail() - uses_.head(); }
@@ -162,16 +160,13 @@ class WindowPlanner {
         uint32_t position;  // in the batch
         uint32_t written;   // move of the row's last write-back, + 1; 0: none that matters
     };
-    struct Other {
-        IndexLine* home;
-        uint32_t position;  // in the batch
-    };
+    static constexpr uint32_t NOT_HOT = 0xFFFFFFFFu;
     static constexpr size_t FAR = 48, NEAR = 40;
 
     size_t nbytes() const {
-        return sizeof(*this) + index_.nbytes() + states_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() +
-               ahead.nbytes() + (slots.capacity() + next_slots_.capacity()) * 8 + hot.capacity() + urgent.capacity() +
-               missing_.capacity() * sizeof(Missing) + links_.capacity() * 4 + written_.capacity() * 8 +
+        return sizeof(*this) + cells_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() + ahead.nbytes() +
+               (slots_.capacity() + next_slots_.capacity()) * 4 + missing_.capacity() * sizeof(Missing) +
+               (links_.capacity() + written_.capacity() + hot_slots_.capacity()) * 4 +
                write_backs_.capacity() * sizeof(WriteBacks);
     }
 
@@ -182,68 +177,98 @@ class WindowPlanner {
         return static_cast<uint32_t>(uses_.end_use()) - 1 - link < static_cast<uint32_t>(last_count_);
     }
 
-    // Row numbers and last uses of the batch; links_ keeps what the last uses were before. Changes nothing if it is
-    // refused.
+    bool is_hot(uint32_t cell) const { return cell < hot_slots_.size() && hot_slots_[cell] != NOT_HOT; }
+
+    // Cells and last uses of the batch; links_ keeps what the last uses were before. Changes nothing if it is refused.
     PushResult enter(const uint64_t* locations, const WindowUses::Batch& batch) {
-        uint32_t* const rows = uses_.rows(batch);
-        const auto link = static_cast<uint32_t>(batch.first_use);
-        IndexLine* lines[LOT];  // home lines of the next NEAR rows, a ring
-        static_assert(NEAR < LOT, "the ring holds them");
-        for (size_t i = 0; i < std::min(NEAR, batch.count); ++i) lines[i] = index_.prefetch(locations[i]);
-        // Rows that are in their home lines go lot by lot, without branches; the others a lot later, when what they
-        // need has been prefetched.
-        Other others[2][LOT];
-        uint32_t waiting = 0;
-        for (size_t begin = 0, lot = 0; begin < batch.count; begin += LOT, ++lot) {
-            const size_t end = std::min(begin + LOT, batch.count);
-            uint32_t other = 0;
-            for (size_t i = begin; i < end; ++i) {
-                if (i + NEAR < batch.count) lines[(i + NEAR) % LOT] = index_.prefetch(locations[i + NEAR]);
-                IndexLine& line = *lines[i % LOT];
-                const unsigned entry = line.find(locations[i]), at = entry % IndexLine::ENTRIES;
-                const bool found = entry < IndexLine::ENTRIES;
-                rows[i] = line.row(at);
-                links_[i] = line.link[at];
-                line.link[at] = found ? link + static_cast<uint32_t>(i) : links_[i];
-                others[lot % 2][other] = {&line, static_cast<uint32_t>(i)};
-                other += !found;
-            }
-            for (uint32_t k = 0; k < other; ++k) index_.prefetch_displaced(others[lot % 2][k].home);
-            enter_others(locations, batch, others[(lot + 1) % 2], waiting);
-            states_.prefetch_added(other);
-            waiting = other;
-            if (end == batch.count) enter_others(locations, batch, others[lot % 2], waiting);
+        IndexLine* homes[2][LOT];  // lines of the page index, of one lot and of the next
+        prefetch_lines(locations, batch, 0, homes[0]);
+        // Lot by lot, each stage a lot behind the one before, when the memory has what it needs. What is not where it
+        // nearly always is goes after the others of its lot, so that these need no branches.
+        for (size_t begin = 0; begin < batch.count + 2 * LOT; begin += LOT) {
+            prefetch_lines(locations, batch, begin + LOT, homes[(begin / LOT + 1) % 2]);
+            if (begin < batch.count) find_places(locations, batch, begin, homes[begin / LOT % 2]);
+            if (begin >= LOT && begin < batch.count + LOT) find_cells(locations, batch, begin - LOT);
+            if (begin >= 2 * LOT) set_links(batch, begin - 2 * LOT);
         }
         return examine(locations, batch);
     }
 
-    // The same for rows of the batch, by position, that are new or displaced in the index.
-    void enter_others(const uint64_t* locations, const WindowUses::Batch& batch, const Other* others, uint32_t count) {
-        uint32_t* const rows = uses_.rows(batch);
-        for (uint32_t k = 0; k < count; ++k) {
-            const auto [home, i] = others[k];
-            RowIndex::Place place = index_.find_from(home, locations[i]);
-            if (place.line == nullptr) place = index_.add_from(home, locations[i], states_.add(), outside());
-            rows[i] = place.row();
-            links_[i] = place.link();
-            place.link() = static_cast<uint32_t>(batch.first_use) + i;
+    void prefetch_lines(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
+        const size_t end = std::min(begin + LOT, batch.count);
+        for (size_t i = begin; i < end; ++i) homes[i - begin] = cells_.prefetch_line(locations[i]);
+    }
+
+    // The places of the groups, for now where the cells will be.
+    void find_places(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
+        const size_t count = std::min(LOT, batch.count - begin);
+        const uint64_t* const wanted = locations + begin;
+        uint32_t* const places = uses_.cells(batch) + begin;
+        uint32_t others[LOT], other = 0;
+        for (uint32_t i = 0; i < count; ++i) {
+            bool there = false;
+            places[i] = RowCells::place_in(*homes[i], wanted[i], there);
+            if (there) cells_.prefetch_place(places[i]);
+            others[other] = i;
+            other += !there;
+        }
+        for (uint32_t k = 0; k < other; ++k) {
+            const uint32_t i = others[k];
+            places[i] = cells_.place_from(homes[i], wanted[i]);
+            cells_.prefetch_place(places[i]);
+        }
+    }
+
+    void find_cells(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin) {
+        const size_t count = std::min(LOT, batch.count - begin);
+        const uint64_t* const wanted = locations + begin;
+        uint32_t* const cells = uses_.cells(batch) + begin;
+        uint32_t others[LOT], places[LOT], other = 0;
+        for (uint32_t i = 0; i < count; ++i) {
+            bool there = false;
+            others[other] = i;
+            places[other] = cells[i];
+            cells[i] = cells_.cell_at(cells[i], wanted[i], there);
+            cells_.prefetch_link(cells[i]);
+            other += !there;
+        }
+        for (uint32_t k = 0; k < other; ++k) {
+            const uint32_t i = others[k];
+            cells[i] = cells_.add_cell_at(places[k], wanted[i], outside());
+            cells_.prefetch_link(cells[i]);
+        }
+    }
+
+    void set_links(const WindowUses::Batch& batch, size_t begin) {
+        const uint32_t* const cells = uses_.cells(batch);
+        const auto first = static_cast<uint32_t>(batch.first_use);
+        const size_t end = std::min(begin + LOT, batch.count);
+        for (size_t i = begin; i < end; ++i) {
+            uint32_t& link = cells_.link(cells[i]);
+            links_[i] = link;
+            link = first + static_cast<uint32_t>(i);
         }
     }
 
     PushResult examine(const uint64_t* locations, const WindowUses::Batch& batch) {
-        const uint32_t* const rows = uses_.rows(batch);
+        const uint32_t* const cells = uses_.cells(batch);
         const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
         const auto count = static_cast<uint32_t>(batch.count);
-        uint32_t hot = 0, shared = 0, twice = 0;
+        uint32_t shared = 0, twice = 0, hot = 0;
         for (uint32_t i = 0; i < count; ++i) {
-            const uint32_t use = links_[i] - first, cold = rows[i] >= hot_count_;
-            hot += 1 - cold;
-            shared += cold & in_last_batch(links_[i]);
-            twice += use - size < count;
+            shared += in_last_batch(links_[i]);
+            twice += links_[i] - first - size < count;
+        }
+        if (!hot_slots_.empty()) {
+            for (uint32_t i = 0; i < count; ++i) {
+                const bool is = is_hot(cells[i]);
+                hot += is;
+                shared -= is & in_last_batch(links_[i]);
+            }
         }
         if (twice > 0) {
             undo(locations, batch);
-            problem_ = first_duplicate(rows, batch.count);
+            problem_ = first_duplicate(cells, batch.count);
             return DUPLICATE;
         }
         const size_t cold = count - hot;
@@ -257,9 +282,9 @@ class WindowPlanner {
         return PUSHED;
     }
 
-    static size_t first_duplicate(const uint32_t* rows, size_t count) {
-        std::vector<uint64_t> keys(count);  // row, position
-        for (size_t i = 0; i < count; ++i) keys[i] = uint64_t{rows[i]} << 32 | i;
+    static size_t first_duplicate(const uint32_t* cells, size_t count) {
+        std::vector<uint64_t> keys(count);  // cell, position
+        for (size_t i = 0; i < count; ++i) keys[i] = uint64_t{cells[i]} << 32 | i;
         std::sort(keys.begin(), keys.end());
         size_t first = count;
         for (size_t k = 1; k < count; ++k) {
@@ -268,58 +293,64 @@ class WindowPlanner {
         return first;
     }
 
-    // The rows of the batch get the links back that they had before it; those that were new are forgotten.
+    // The rows of the batch get the links back that they had before it; groups that were new are forgotten.
     void undo(const uint64_t* locations, const WindowUses::Batch& batch) {
-        const uint32_t* const rows = uses_.rows(batch);
-        const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
+        const uint32_t* const cells = uses_.cells(batch);
+        const auto first = static_cast<uint32_t>(batch.first_use);
         for (size_t i = 0; i < batch.count; ++i) {
-            if (links_[i] - first - size >= batch.count) index_.find(locations[i]).link() = links_[i];
+            if (links_[i] - first >= batch.count) cells_.link(cells[i]) = links_[i];
         }
-        for (size_t i = 0; i < batch.count; ++i) {
-            const RowIndex::Place place = index_.find(locations[i]);
-            if (place.line == nullptr || rows[i] < hot_count_ || place.link() - first < size) continue;
-            if (states_[rows[i]] != AWAY) continue;  // it is resident, or its write-back is remembered
-            index_.remove(place);
-            states_.remove(rows[i]);
-        }
+        for (size_t i = 0; i < batch.count; ++i) cells_.remove_unused(locations[i]);
     }
 
     // The last use of each row of the batch gets to know its next one.
     void note_uses(const WindowUses::Batch& batch) {
-        const uint32_t* const rows = uses_.rows(batch);
+        const uint32_t* const cells = uses_.cells(batch);
         const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
-        const uint32_t tail = uses_.tail();
-        const uint32_t code = uses_.code_of(tail);
+        const uint32_t code = uses_.code_of(uses_.tail());
         const WindowUses::Places places = uses_.places();
-        for (size_t begin = 0; begin < batch.count; begin += LOT) {
-            const size_t end = std::min(begin + LOT, batch.count);
+        // Lot by lot; what one lot needs comes from the memory while the next one is looked through.
+        struct Lot {
             size_t known[LOT], others[LOT], known_count = 0, other = 0;
-            for (size_t i = begin; i < end; ++i) {
+        } lots[2];
+        for (size_t begin = 0; begin < batch.count + LOT; begin += LOT) {
+            Lot &lot = lots[begin / LOT % 2], &before = lots[(begin / LOT + 1) % 2];
+            size_t known_count = 0, other = 0;
+            for (size_t i = begin; i < std::min(begin + LOT, batch.count); ++i) {
                 const uint32_t use = links_[i] - first;
-                known[known_count] = places.of(use);
-                others[other] = i;
+                lot.known[known_count] = places.of(use);
+                lot.others[other] = i;
                 known_count += use < size;
                 other += use >= size;
             }
-            for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(known[k]);
-            for (size_t k = 0; k < other; ++k) states_.prefetch(rows[others[k]]);
-            for (size_t k = 0; k < known_count; ++k) uses_.set_code(known[k], code);
-            for (size_t k = 0; k < other; ++k) {
-                const uint32_t number = rows[others[k]];
-                if (states_[number] >= AWAY || number < hot_count_) continue;
-                victims_.revive(states_[number] - r_rows_, tail);  // it was dead
-            }
+            for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(lot.known[k]);
+            for (size_t k = 0; k < other; ++k) cells_.prefetch_state(cells[lot.others[k]]);
+            for (size_t k = 0; k < before.known_count; ++k) uses_.set_code(before.known[k], code);
+            for (size_t k = 0; k < before.other; ++k) note_first_use(cells[before.others[k]]);
+            lot.known_count = known_count;
+            lot.other = other;
+        }
+    }
+
+    // The row was not in the window before: it is new, or was only remembered, or dead.
+    void note_first_use(uint32_t cell) {
+        const RowState state = cells_.state(cell);
+        if (state == AWAY) {
+            if (!is_hot(cell)) cells_.track(cell);
+        } else if (state < AWAY && state >= r_rows_) {
+            victims_.revive(state - r_rows_, uses_.tail());
         }
     }
     static constexpr size_t LOT = 64;
 
-    // Links of rows outside the window move up to it, so that none is ever more than 2^31 uses behind.
+    // Links of cells outside the window move up to it, so that none is ever more than 2^31 uses behind.
     void renumber() {
         const auto first = static_cast<uint32_t>(uses_.first_use());
         const auto size = static_cast<uint32_t>(uses_.size());
-        index_.for_each([&](RowIndex::Place place) {
-            if (place.link() - first >= size && !in_last_batch(place.link())) place.link() = outside();
-        });
+        for (uint32_t cell = 0; cell < cells_.cells(); ++cell) {
+            uint32_t& link = cells_.link(cell);
+            if (link - first >= size && !in_last_batch(link)) link = outside();
+        }
         renumbered_at_ = uses_.end_use();
     }
 
@@ -344,29 +375,26 @@ class WindowPlanner {
     }
 
     // Those of these rows that were not used since, `end_use` on.
-    void forget_unused(const uint64_t* locations, size_t count, uint32_t end_use) {
+    void forget_unused(const uint32_t* cells, size_t count, uint32_t end_use) {
         const uint32_t later = static_cast<uint32_t>(uses_.end_use()) - end_use;
-        IndexLine* lines[LOT];
-        for (size_t i = 0; i < std::min(NEAR, count); ++i) lines[i] = index_.prefetch(locations[i]);
         for (size_t i = 0; i < count; ++i) {
-            if (i + NEAR < count) lines[(i + NEAR) % LOT] = index_.prefetch(locations[i + NEAR]);
-            IndexLine* const home = lines[i % LOT];
-            const RowIndex::Place place = index_.find_from(home, locations[i]);
-            if (place.line == nullptr || place.link() - end_use < later) continue;
-            states_.remove(place.row());
-            index_.remove_from(home, place);
+            if (i + NEAR < count) {
+                cells_.prefetch_link(cells[i + NEAR]);
+                cells_.prefetch_state(cells[i + NEAR]);
+            }
+            if (cells_.link(cells[i]) - end_use >= later) cells_.forget(cells[i]);
         }
     }
 
     // Slots of the batch's rows, in next_slots_; missing_ has those that are not resident.
     void look_up(const WindowUses::Batch& batch) {
-        const uint32_t* const rows = uses_.rows(batch);
+        const uint32_t* const cells = uses_.cells(batch);
         next_slots_.resize(batch.count);
         if (missing_.size() < batch.count) missing_.resize(batch.count);
         size_t missing = 0;
         for (size_t i = 0; i < batch.count; ++i) {
-            if (i + FAR < batch.count) states_.prefetch(rows[i + FAR]);
-            const RowState state = states_[rows[i]];
+            if (i + FAR < batch.count) cells_.prefetch_state(cells[i + FAR]);
+            const RowState state = cells_.state(cells[i]);
             next_slots_[i] = state;
             missing_[missing] = {static_cast<uint32_t>(i), state - AWAY};
             missing += state >= AWAY;
@@ -376,32 +404,39 @@ class WindowPlanner {
 
     // The missing rows of `batch`, as far as there is room; victims are used at `first_use` or later. What is brought
     // has its slot in `places`, and what is not stays missing.
-    void bring(const WindowUses::Batch& batch, uint32_t move, uint32_t first_use, std::vector<int64_t>& places,
+    void bring(const WindowUses::Batch& batch, uint32_t move, uint32_t first_use, std::vector<uint32_t>& places,
                Movement& movement) {
         if (missing_count_ == 0) return;
-        const uint32_t* const rows = uses_.rows(batch);
-        const uint64_t* const locations = uses_.locations(batch);
-        size_t cold = 0;
-        for (size_t k = 0; k < missing_count_; ++k) cold += rows[missing_[k].position] >= hot_count_;
+        const uint32_t* const cells = uses_.cells(batch);
+        size_t cold = missing_count_;
+        if (!hot_slots_.empty()) {
+            for (size_t k = 0; k < missing_count_; ++k) cold -= is_hot(cells[missing_[k].position]);
+        }
         const size_t unused = cache_capacity_ - victims_.used_slots();
         size_t dead = 0;
-        const auto& chosen = victims_.take(cold > unused ? cold - unused : 0, first_use, uses_.tail() - 1, dead);
+        const auto& chosen =
+            victims_.take(cells_, cold > unused ? cold - unused : 0, first_use, uses_.tail() - 1, dead);
         evict(chosen, dead, move, movement);
         movement.resize_fetches(missing_count_ - cold + std::min(cold, unused + chosen.size()));
         size_t left = 0, done = 0;
         auto victim = chosen.begin();
         for (size_t k = 0; k < missing_count_; ++k) {
-            if (k + NEAR < missing_count_) states_.prefetch(rows[missing_[k + NEAR].position]);
+            if (k + NEAR < missing_count_) {
+                cells_.prefetch_state(cells[missing_[k + NEAR].position]);
+                cells_.prefetch_location(cells[missing_[k + NEAR].position]);
+            }
             const auto [i, written] = missing_[k];
-            const uint32_t number = rows[i];
-            uint32_t slot = number;
+            const uint32_t cell = cells[i];
+            uint32_t slot = 0;
             int64_t slot_wait = NEVER;
-            if (number >= hot_count_) {
+            if (is_hot(cell)) {
+                slot = hot_slots_[cell];
+            } else {
                 if (victims_.used_slots() < cache_capacity_) {
-                    slot = r_rows_ + victims_.place_new(locations[i], number);
+                    slot = r_rows_ + victims_.place_new(cell);
                 } else if (victim != chosen.end()) {
                     slot = r_rows_ + victim->slot;
-                    victims_.place(victim->slot, locations[i], number);
+                    victims_.place(victim->slot, cell);
                     slot_wait = move;
                     ++victim;
                 } else {
@@ -410,12 +445,12 @@ class WindowPlanner {
                 }
             }
             const bool waits = written > 0 && move - (written - 1) <= horizon_;
-            movement.fetch_locations[done] = locations[i];
+            movement.fetch_locations[done] = cells_.location(cell);
             movement.fetch_slots[done] = slot;
             movement.fetch_unique[done] = i;
             movement.fetch_wait[done] = waits ? int64_t{written} - 1 : NEVER;
             movement.slot_wait[done++] = slot_wait;
-            states_[number] = slot;
+            cells_.state(cell) = slot;
             places[i] = slot;
         }
         resident_ += done;
@@ -427,42 +462,47 @@ class WindowPlanner {
         movement.evict_locations.resize(chosen.size());
         movement.evict_slots.resize(chosen.size());
         for (size_t k = 0; k < chosen.size(); ++k) {
-            if (k + NEAR < chosen.size()) states_.prefetch(chosen[k + NEAR].row);
-            states_[chosen[k].row] = AWAY | (move + 1);
+            if (k + NEAR < chosen.size()) cells_.prefetch_state(chosen[k + NEAR].cell);
+            cells_.state(chosen[k].cell) = AWAY | (move + 1);
             movement.evict_locations[k] = chosen[k].location;
             movement.evict_slots[k] = int64_t{r_rows_} + chosen[k].slot;
         }
         resident_ -= chosen.size();
         if (dead > 0) {
-            for (size_t k = 0; k < dead; ++k) written_.push_back(chosen[k].location);
+            for (size_t k = 0; k < dead; ++k) written_.push_back(chosen[k].cell);
             write_backs_.push_back({move, uses_.end_use(), written_.size()});
         }
     }
 
+    // What the step says of each of its rows; nothing overlaps, so that compilers take several at once.
+    void tell(const uint32_t* __restrict places, const uint32_t* __restrict gaps, size_t count,
+              int64_t* __restrict slots, uint8_t* __restrict hot, uint8_t* __restrict urgent) const {
+        const uint32_t r_rows = r_rows_;
+        const uint8_t all_urgent = window_ == 0;
+        for (size_t i = 0; i < count; ++i) slots[i] = places[i];
+        for (size_t i = 0; i < count; ++i) hot[i] = places[i] < r_rows;
+        for (size_t i = 0; i < count; ++i) urgent[i] = all_urgent | static_cast<uint8_t>(gaps[i] == 1);
+    }
+
     // The step is over: its cold rows may leave again, but for those that the next step needs. What the step says of
     // each of its rows is known by now.
-    void release(const WindowUses::Batch& batch, uint32_t step) {
-        const uint32_t* const rows = uses_.rows(batch);
-        hot.resize(batch.count);
-        urgent.resize(batch.count);
-        // Branches on gaps are hard to foresee, so that the rows are told apart without any, lot by lot.
-        // In locals, since a byte written could be one of anything else.
-        uint8_t *const is_hot = hot.data(), *const is_urgent = urgent.data();
-        const int64_t* const places = slots.data();
-        const uint32_t now = uses_.code_of(step), hot_count = hot_count_, r_rows = r_rows_;
-        const bool all_urgent = window_ == 0;
+    void release(const WindowUses::Batch& batch, uint32_t step, int64_t* slots, uint8_t* hot, uint8_t* urgent) {
+        // The rows are told apart without branches, lot by lot. In locals, since a byte written could be one of
+        // anything else.
+        const uint32_t* const places = slots_.data();
+        const uint32_t r_rows = r_rows_;
+        const WindowUses::Gaps gaps_of = uses_.gaps(step);
         victims_.open_dead(step);
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
             const size_t end = std::min(begin + LOT, batch.count);
             uint32_t dead[LOT], used[LOT], next[LOT], gaps[LOT];
             size_t dead_count = 0, used_count = 0;
-            uses_.gaps(batch.place + begin, end - begin, now, gaps);
-            for (size_t i = begin; i < end; ++i) {
-                const uint32_t gap = gaps[i - begin];
-                const bool cold = rows[i] >= hot_count;
-                is_hot[i] = !cold;
-                is_urgent[i] = all_urgent | (gap == 1);
-                dead[dead_count] = used[used_count] = static_cast<uint32_t>(places[i]) - r_rows;
+            gaps_of.of(batch.place + begin, end - begin, gaps);
+            tell(slots_.data() + begin, gaps, end - begin, slots + begin, hot + begin, urgent + begin);
+            for (size_t i = 0; i < end - begin; ++i) {
+                const uint32_t gap = gaps[i], slot = places[begin + i];
+                const bool cold = slot >= r_rows;
+                dead[dead_count] = used[used_count] = slot - r_rows;
                 next[used_count] = step + gap;
                 dead_count += cold & (gap == 0);
                 used_count += cold & (gap > 1);
@@ -476,16 +516,15 @@ class WindowPlanner {
 
     uint32_t window_, cache_capacity_, r_rows_, horizon_;
     bool overlap_, finished_ = false, looked_up_ = false;
-    uint32_t hot_count_ = 0;
+    std::vector<uint32_t> hot_slots_;  // by cell, of the first ones: the R slot of a hot row, or NOT_HOT
     WindowUses uses_;
-    RowIndex index_;
-    RowStates states_;
+    RowCells cells_;
     Victims victims_;
-    std::vector<int64_t> next_slots_;  // of the rows of the step that was looked up last
-    std::vector<Missing> missing_;     // those of them that are not resident
+    std::vector<uint32_t> slots_, next_slots_;  // of the rows of the step, and of that which was looked up last
+    std::vector<Missing> missing_;              // those of them that are not resident
     size_t missing_count_ = 0;
     std::vector<uint32_t> links_;          // scratch of push
-    std::vector<uint64_t> written_;        // locations of dead rows that were written back, oldest first
+    std::vector<uint32_t> written_;        // cells of dead rows that were written back, oldest first
     size_t written_begin_ = 0;             // those before are forgotten
     std::vector<WriteBacks> write_backs_;  // what of it belongs together
     uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 30;

@@ -11,7 +11,7 @@ namespace headrace::plan {
 
 struct Victim {
     uint64_t location;
-    uint32_t row;
+    uint32_t cell;
     uint32_t slot;
 };
 

@@ -8,14 +8,14 @@
 
 #include "huge_pages.hpp"
 #include "radix_sort.hpp"
+#include "row_cells.hpp"
 #include "slot_lists.hpp"
 
 namespace headrace::plan {
 
 // A slot of the window cache. Slots count from 0 here, behind those of the hot rows.
 struct Slot {
-    uint64_t location;
-    uint32_t row;
+    uint32_t cell;  // of its row
     uint32_t died;  // the last use of the row, + 1, if no step of the window uses it; else 0
 };
 
@@ -42,11 +42,11 @@ class Victims {
 
     size_t used_slots() const { return slots_.size(); }
     void prefetch(uint32_t slot) const { HEADRACE_PREFETCH_WRITE(&slots_[slot]); }
-    uint32_t place_new(uint64_t location, uint32_t row) {
-        slots_.push_back({location, row, 0});
+    uint32_t place_new(uint32_t cell) {
+        slots_.push_back({cell, 0});
         return static_cast<uint32_t>(slots_.size() - 1);
     }
-    void place(uint32_t slot, uint64_t location, uint32_t row) { slots_[slot] = {location, row, 0}; }
+    void place(uint32_t slot, uint32_t cell) { slots_[slot] = {cell, 0}; }
 
     // Room for so many more rows in the lists, so that neither `use_next` nor `revive` allocates.
     void reserve(size_t rows) { lists_.reserve(rows, used_.size() + 1); }
@@ -84,17 +84,17 @@ class Victims {
 
     // Up to `needed` victims, first to leave first, taken out of their lists: the dead ones, then those used from step
     // `last` down to `first`. `dead` of them were dead.
-    const std::vector<Victim>& take(size_t needed, uint32_t first, uint32_t last, size_t& dead) {
+    const std::vector<Victim>& take(const RowCells& cells, size_t needed, uint32_t first, uint32_t last, size_t& dead) {
         chosen_.clear();
         while (chosen_.size() < needed && dead_begin_ < dead_.size()) {
             DeadList& oldest = dead_[dead_begin_];
-            take_segment(oldest.slots, oldest.step + 1, needed);
+            take_segment(cells, oldest.slots, oldest.step + 1, needed);
             if (SlotLists::empty(oldest.slots)) ++dead_begin_;
         }
         dead = chosen_.size();
         dead_rows_ -= dead;
         for (uint32_t step = last + 1; step > first && chosen_.size() < needed; --step) {
-            take_segment(used(step - 1), ANY, needed);
+            take_segment(cells, used(step - 1), ANY, needed);
         }
         return chosen_;
     }
@@ -111,7 +111,7 @@ class Victims {
     SlotLists::List& used(uint32_t step) { return used_[step & (used_.size() - 1)]; }
 
     // The rows of a list (those that died then), as many as are needed, smaller location first; the rest stays.
-    void take_segment(SlotLists::List& list, uint32_t died, size_t needed) {
+    void take_segment(const RowCells& cells, SlotLists::List& list, uint32_t died, size_t needed) {
         if (SlotLists::empty(list)) return;
         const size_t count = lists_.take(list, entries_);
         if (died != ANY) dead_entries_ -= count;
@@ -120,10 +120,14 @@ class Victims {
         for (size_t i = 0; i < count; ++i) {
             if (i + NEAR < count) prefetch(entries_[i + NEAR]);
             const Slot& slot = slots_[entries_[i]];
-            segment_[found] = {slot.location, slot.row, entries_[i]};
+            segment_[found] = {0, slot.cell, entries_[i]};
             found += died == ANY || slot.died == died;
         }
         segment_.resize(found);
+        for (size_t i = 0; i < found; ++i) {
+            if (i + NEAR < found) cells.prefetch_location(segment_[i + NEAR].cell);
+            segment_[i].location = cells.location(segment_[i].cell);
+        }
         const size_t wanted = std::min(needed - chosen_.size(), found);
         const auto end = segment_.begin() + static_cast<std::ptrdiff_t>(wanted);
         if (wanted < found) {

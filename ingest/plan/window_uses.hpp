@@ -1,7 +1,8 @@
-// The batches of the window: row numbers, locations, and when each row is used next.
+// The batches of the window: the cells of their rows, and when each row is used next.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -14,6 +15,8 @@ namespace headrace::plan {
 // Uses are numbered over the stream, batch after batch; those of the window are [first_use(), end_use()). They are kept
 // in one ring, in which each batch is contiguous. Next to each use stands a code of the step of the row's next use.
 class WindowUses {
+    static constexpr uint32_t NARROW = 0xFF, WIDE = 0xFFFFFF;  // codes in 8 bits, or in 24
+
   public:
     static constexpr uint64_t MAX_USES = uint64_t{1} << 30;
 
@@ -27,7 +30,7 @@ class WindowUses {
         : wide_(window >= NARROW), modulus_(wide_ ? WIDE : NARROW), batches_(size_t{1} << bits(window)) {}
 
     size_t nbytes() const {
-        return rows_.capacity() * sizeof(uint32_t) + locations_.capacity() * sizeof(uint64_t) + low_codes_.capacity() +
+        return cells_.capacity() * sizeof(uint32_t) + low_codes_.capacity() +
                high_codes_.capacity() * sizeof(uint16_t) + batches_.capacity() * sizeof(Batch);
     }
     uint32_t head() const { return head_; }
@@ -37,8 +40,7 @@ class WindowUses {
     size_t size() const { return static_cast<size_t>(end_use_ - first_use()); }
 
     const Batch& batch(uint32_t step) const { return batches_[step & (batches_.size() - 1)]; }
-    uint32_t* rows(const Batch& batch) { return rows_.data() + batch.place; }
-    const uint64_t* locations(const Batch& batch) const { return locations_.data() + batch.place; }
+    uint32_t* cells(const Batch& batch) { return cells_.data() + batch.place; }
 
     // Where the uses of a window that is not empty stand in the ring.
     struct Places {
@@ -60,18 +62,35 @@ class WindowUses {
         HEADRACE_PREFETCH_WRITE(&low_codes_[place]);
         if (wide_) HEADRACE_PREFETCH_WRITE(&high_codes_[place]);
     }
-    // Steps until the next use of the rows at these places, as seen from the step of code `now`; 0: none known.
-    void gaps(size_t place, size_t count, uint32_t now, uint32_t* out) const {
-        const uint8_t* const low = low_codes_.data() + place;
-        for (size_t i = 0; i < count; ++i) out[i] = low[i];
-        if (wide_) {
-            for (size_t i = 0; i < count; ++i) out[i] |= uint32_t{high_codes_[place + i]} << 8;
+    // Steps until the next use of the rows at these places, as seen from `step`; 0: none known. No branches: nobody
+    // could foresee them.
+    class Gaps {
+      public:
+        Gaps(const WindowUses& uses, uint32_t step) : uses_(uses), now_(uses.code_of(step)) {
+            for (uint32_t code = 1; code < of_low_.size(); ++code) of_low_[code] = gap(code);
         }
-        for (size_t i = 0; i < count; ++i) {
-            const uint32_t gap = out[i] - now + (out[i] < now ? modulus_ : 0);
-            out[i] = out[i] == 0 ? 0 : gap;
+        void of(size_t place, size_t count, uint32_t* out) const {
+            const uint8_t* const low = uses_.low_codes_.data() + place;
+            if (!uses_.wide_) {
+                for (size_t i = 0; i < count; ++i) out[i] = of_low_[low[i]];
+                return;
+            }
+            const uint16_t* const high = uses_.high_codes_.data() + place;
+            for (size_t i = 0; i < count; ++i) {
+                const uint32_t code = uint32_t{high[i]} << 8 | low[i];
+                out[i] = gap(code) & (0 - static_cast<uint32_t>(code != 0));
+            }
         }
-    }
+
+      private:
+        uint32_t gap(uint32_t code) const {
+            return code - now_ + (uses_.modulus_ & (0 - static_cast<uint32_t>(code < now_)));
+        }
+        const WindowUses& uses_;
+        uint32_t now_;
+        std::array<uint32_t, NARROW + 1> of_low_{};
+    };
+    Gaps gaps(uint32_t step) const { return {*this, step}; }
 
     // Where a batch of `count` rows will stand; may throw, and changes nothing that can be seen.
     Batch prepare(size_t count) {
@@ -81,8 +100,7 @@ class WindowUses {
     }
 
     // The prepared batch becomes the last one of the window; never throws.
-    void append(const Batch& prepared, const uint64_t* locations) {
-        std::copy_n(locations, prepared.count, locations_.data() + prepared.place);
+    void append(const Batch& prepared) {
         if (!empty() && prepared.place < batch(tail_ - 1).place) {
             wrap_use_ = prepared.first_use;
             wrap_back_ = newest_end();
@@ -100,7 +118,6 @@ class WindowUses {
     }
 
   private:
-    static constexpr uint32_t NARROW = 0xFF, WIDE = 0xFFFFFF;  // codes in 8 bits, or in 24
     static constexpr uint64_t NO_WRAP = UINT64_MAX;
 
     // The ring of batches has a place for each step of the window, window + 1, and 2^bits in all.
@@ -114,44 +131,43 @@ class WindowUses {
     bool wrapped() const { return batch(tail_ - 1).place < batch(head_).place; }
 
     bool fits(size_t count) const {
-        if (empty()) return count <= rows_.size();
+        if (empty()) return count <= cells_.size();
         if (wrapped()) return newest_end() + count < batch(head_).place;  // never equal: see wrapped()
-        return newest_end() + count <= rows_.size() || count <= batch(head_).place;
+        return newest_end() + count <= cells_.size() || count <= batch(head_).place;
     }
+    // Back to the beginning not only at the end of the ring, but as soon as an eighth more than the window has been
+    // written to: memory beyond that is then never touched.
     size_t place_for(size_t count) const {
         if (empty()) return 0;
-        return wrapped() || newest_end() + count <= rows_.size() ? newest_end() : 0;
+        const bool enough = newest_end() >= size() + size() / 8 && count < batch(head_).place;
+        return wrapped() || (newest_end() + count <= cells_.size() && !enough) ? newest_end() : 0;
     }
 
     void grow(size_t count) {
         const size_t size_now = size(), least = size_now + count;
-        const size_t larger = std::max(least + least / 8, rows_.size() + rows_.size() / 2);
-        HugeVector<uint32_t> rows(larger);
-        HugeVector<uint64_t> locations(larger);
+        const size_t larger = std::max(least + least / 8, cells_.size() + cells_.size() / 2);
+        HugeVector<uint32_t> cells(larger);
         HugeVector<uint8_t> low(larger);
         HugeVector<uint16_t> high(wide_ ? larger : 0);
         size_t place = 0;
         for (uint32_t step = head_; step != tail_; ++step) {
             Batch& moved = batches_[step & (batches_.size() - 1)];
-            std::copy_n(rows_.data() + moved.place, moved.count, rows.data() + place);
-            std::copy_n(locations_.data() + moved.place, moved.count, locations.data() + place);
+            std::copy_n(cells_.data() + moved.place, moved.count, cells.data() + place);
             std::copy_n(low_codes_.data() + moved.place, moved.count, low.data() + place);
             if (wide_) std::copy_n(high_codes_.data() + moved.place, moved.count, high.data() + place);
             moved.place = place;
             place += moved.count;
         }
         wrap_use_ = NO_WRAP;
-        rows_.swap(rows);
-        locations_.swap(locations);
+        cells_.swap(cells);
         low_codes_.swap(low);
         high_codes_.swap(high);
     }
 
     bool wide_;
     uint32_t modulus_;
-    std::vector<Batch> batches_;  // ring by step
-    HugeVector<uint32_t> rows_;   // ring by use
-    HugeVector<uint64_t> locations_;
+    std::vector<Batch> batches_;       // ring by step
+    HugeVector<uint32_t> cells_;       // ring by use
     HugeVector<uint8_t> low_codes_;    // of the step of the row's next use: bits 0 to 7,
     HugeVector<uint16_t> high_codes_;  // and the others, where the window is long enough to need them
     uint32_t head_ = 0, tail_ = 0;

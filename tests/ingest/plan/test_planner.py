@@ -128,10 +128,9 @@ def test_plans_are_valid(stream, window, native):
 
 
 def of_one_line(count: int) -> np.ndarray:
-    """Locations that the index, as small as it begins, all wants in its line 7 of 256 (see row_index.hpp)."""
+    """Locations whose pages the index, as small as it begins, all wants in its line 7 of 256 (see page_index.hpp)."""
     wide = np.random.default_rng(0).integers(0, 2**64 - 1, 300 * count, np.uint64)
-    mixed = (wide ^ (wide >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (wide >> np.uint64(9)) * np.uint64(0x9E3779B97F4A7C15)
     return wide[mixed >> np.uint64(56) == 7][:count]
 
 
@@ -144,6 +143,21 @@ def test_rows_that_all_want_one_line_of_the_index(size: int, window: int) -> Non
         ours = make(True, batches, window=window, capacity=capacity)
         for step, (a, b) in enumerate(zip(ours, make(False, batches, window=window, capacity=capacity), strict=True)):
             assert_same(a, b, f"step {step}")
+
+
+@pytest.mark.parametrize("step_rows", [1, 16, 40, 700])
+def test_neighbouring_rows_come_and_go(step_rows: int) -> None:
+    """Groups and pages of neighbours (row_cells.hpp) are left row by row, given back, and used again for others."""
+    rng = np.random.default_rng(step_rows)
+    batches = []
+    for step in range(60):
+        fresh = np.arange(step * step_rows, step * step_rows + 60, dtype=np.uint64) << np.uint64(step % 3 * 9)
+        old = rng.integers(0, (step + 1) * step_rows, 20).astype(np.uint64)
+        batches.append(rng.permutation(np.unique(np.concatenate([fresh, old]))))
+    planners = [WindowPlanner(window=4, capacity=200, native=native) for native in (True, False)]
+    for step, (a, b) in enumerate(zip(*(plan_batches(batches, p) for p in planners), strict=True)):
+        assert_same(a, b, f"step {step}")
+        assert planners[0].stats() == planners[1].stats()
 
 
 def test_the_locations_of_one_line_are_many() -> None:
