@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -163,3 +165,29 @@ def leave_messages_under_way(communicator: Communicator) -> None:
         return
     for size in sizes:
         channel.post({0: np.full(size, 255, np.uint8)}, {})
+
+
+def expect_what_never_comes(communicator: Communicator, *, failed: bool) -> None:
+    """Rank 0 leaves while it expects a message, and its interpreter takes 6 s to end; the others end in between."""
+    channel = communicator.channel("rows", communicator.new_run())
+    if communicator.rank > 0:
+        communicator.barrier()
+        time.sleep(0.5 if failed else 8.0)
+        return
+    sys.modules["lingering"] = Lingering("lingering")
+    posted = channel.post({}, {peer: np.empty(100, np.uint8) for peer in range(1, communicator.world_size)})
+    communicator.barrier()
+    if failed:
+        communicator.end_all(ValueError("planned"))
+    communicator.close()
+    with pytest.raises(ExchangeClosedError):
+        posted.wait()
+
+
+class Lingering(ModuleType):
+    """A module that takes its time when the interpreter takes modules down, while no thread may run any more."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __del__(self) -> None:
+        self.sleep(6.0)

@@ -67,6 +67,15 @@ def test_messages_that_come_late_meet_no_freed_memory():
     assert done.stdout.count("right") == 3
 
 
+@pytest.mark.ranks
+@pytest.mark.parametrize("how", ["never", "failed"])
+def test_no_thread_comes_back_from_gloo_while_the_interpreter_ends(how):
+    """It would abort the process: `terminate called without an active exception`."""
+    done = torchrun(3, PROGRAM, how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 3
+
+
 def test_a_closed_communicator_has_no_channels():
     communicator = headrace.connect("none")
     communicator.close()
