@@ -132,7 +132,7 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
             arrays.append(
                 _lists(ids, kind) if schema.stored_sparse[feature].multi_hot else to_arrow(ids[:, 0], None, kind)
             )
-        return self._decoded(block, arrays, refused)
+        return self._decoded(block, pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema), refused)
 
     def _ids(self, feature: int, values: npt.NDArray[Any], path: str) -> tuple[npt.NDArray[Any], U8]:
         """([rows, ids a row] of the column's type, reasons uint8 [rows])"""

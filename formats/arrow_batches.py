@@ -88,7 +88,7 @@ class _ParquetFile:
                 last += 1
             skip = row - int(ends[group]) + self._group_rows[group]
             for batch in self._groups(range(group, last), columns, row, max_rows):
-                kept = batch.slice(skip)
+                kept = batch.slice(skip) if skip else batch
                 skip = max(0, skip - batch.num_rows)
                 if kept.num_rows:
                     yield kept
@@ -106,7 +106,7 @@ class _ParquetFile:
             if batch is None:
                 return
             row += batch.num_rows
-            yield batch.select(list(columns))
+            yield chosen(batch, columns)
 
     def _reading(self, row: int, read: Callable[[], _T]) -> _T:
         return reading(self._path, self._bytes, row, read)
@@ -151,17 +151,22 @@ class _IpcFile:
         batches = self._record_batches()
         while (batch := self._reading(row, lambda: next(batches, None))) is not None:
             skip = min(max(0, first_row - row), batch.num_rows)
-            chosen = batch.select(list(columns))
-            self._reading(row, partial(chosen.validate, full=True))  # lengths and offsets are as the file has them
+            kept = chosen(batch, columns)
+            self._reading(row, partial(kept.validate, full=True))  # lengths and offsets are as the file has them
             row += batch.num_rows
             for at in range(skip, batch.num_rows, max_rows):
-                yield chosen.slice(at, max_rows)
+                yield kept.slice(at, max_rows)
 
     def _reading(self, row: int, read: Callable[[], _T]) -> _T:
         return reading(self._path, self._bytes, row, read)
 
     def close(self) -> None:
         self._source.close()
+
+
+def chosen(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """These columns of the batch in this order; the batch itself where it has just them."""
+    return batch if batch.schema.names == list(columns) else batch.select(list(columns))
 
 
 def with_names(schema: pa.Schema) -> pa.Schema:

@@ -101,10 +101,11 @@ class ColumnCast:
     wrap_negative: bool
 
     def apply(self, array: pa.Array) -> tuple[pa.Array, U8 | None]:
-        """(column, reason why each row is refused, else 0: uint8 [rows], or None where no value of this type is);
-        ArrowInvalid for an array that is damaged."""
-        if array.type == self.target and pa.types.is_integer(self.target) and not (self.missing and array.null_count):
-            return array, None  # as it is
+        """(column, reason why each row is refused, else 0: uint8 [rows], or None where none is); the column is `array`
+        itself where it is what was declared. ArrowInvalid for an array that is damaged, OverflowError for lists of more
+        than 2^31 - 1 elements together."""
+        if array.type == self.target and self._fits_as_it_is(array):
+            return array, None
         if not pa.types.is_list(self.target):
             values, nulls, reasons = self._values(array)
             if self.missing and nulls is not None:
@@ -116,6 +117,18 @@ class ColumnCast:
             array = array.cast(pa.large_list(array.type.value_type))
         return self._lists(array)
 
+    def keeps(self, found: pa.DataType) -> bool:
+        """Whether `apply` gives any array of this type back as it is."""
+        return bool(found == self.target and pa.types.is_integer(found) and not self.missing)
+
+    def _fits_as_it_is(self, array: pa.Array) -> bool:
+        """Of an array of the declared type: all integers fit, and floats that are finite."""
+        if self.missing and array.null_count:
+            return False
+        if pa.types.is_floating(self.target):
+            return bool(np.isfinite(primitive_values(array)).all())  # also under nulls, where anything may be
+        return bool(pa.types.is_integer(self.target))
+
     def _lists(self, array: pa.Array) -> tuple[pa.Array, U8]:
         list_nulls = null_mask(array)
         lengths = np.diff(offsets(array))
@@ -123,7 +136,9 @@ class ColumnCast:
             lengths[list_nulls] = 0  # what stands under a null list may be anything
         ends = np.cumsum(lengths)
         if len(ends) and ends[-1] > _MAX_OFFSET:
-            raise pa.ArrowInvalid(f"{ends[-1]} list elements in {len(array)} rows; give a smaller batch_rows")
+            raise OverflowError(
+                f"{ends[-1]} list elements in {len(array)} rows, more than offsets of 32 bits can count"
+            )
         values, nulls, element_reasons = self._values(array.flatten())
         if self.missing and nulls is not None:
             element_reasons[nulls] = self.missing

@@ -14,7 +14,7 @@ from headrace.formats.arrow_columns import ColumnCast, plan_cast
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import other_name
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
-from headrace.formats.file_reader import Paths
+from headrace.formats.file_reader import Paths, row_bytes_of
 from headrace.formats.manifest import Verify
 from headrace.formats.reader import FilePosition
 from headrace.formats.record_reader import DecodedRecords, RecordFiles
@@ -26,12 +26,16 @@ DEFAULT_BATCH_ROWS = 1 << 14
 
 @dataclass(frozen=True)
 class ArrowBlock:
-    """Rows as they are in the file, and how each column becomes one of the schema."""
+    """Rows as they are in the file, and how each column becomes one of the schema.
+
+    `looked_at`: positions of the casts whose columns are not sure to stay as they are.
+    """
 
     position: FilePosition
     next_position: FilePosition
     data: pa.RecordBatch
     casts: tuple[ColumnCast, ...]
+    looked_at: tuple[int, ...]
 
 
 class ArrowFiles(RecordFiles[ArrowBlock]):
@@ -43,8 +47,9 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
     :class:`ColumnMismatchError` with file, column and types, when the file is opened; a value that does not fit is a
     bad record (see `arrow_columns.py` for what fits). Types may differ from file to file.
 
-    Other options are those of :class:`RecordFiles`; ``FilePosition.byte_offset`` counts the Arrow bytes given out
-    before. Damaged data, a failed page checksum, a file of another kind or of no bytes are :class:`CorruptShardError`.
+    Other options are those of :class:`RecordFiles`; ``FilePosition.byte_offset`` counts the bytes of the values
+    given out before. Damaged data, a failed page checksum, a file of another kind or of no bytes are
+    :class:`CorruptShardError`.
     """
 
     def __init__(
@@ -95,10 +100,17 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
         try:
             casts = self._casts(self.files[start.file], opened.schema)
             sources = tuple(dict.fromkeys(cast.source for cast in casts))
+            kinds = [opened.schema.field(cast.source).type for cast in casts]
+            looked_at = tuple(i for i, cast in enumerate(casts) if not cast.keeps(kinds[i]))
+            row_bytes = row_bytes_of(
+                pa.schema(zip(sources, (opened.schema.field(s).type for s in sources), strict=True))
+            )
             at = start
             for batch in opened.batches(sources, start.line, self._batch_rows):
-                after = FilePosition(at.file, at.byte_offset + batch.nbytes, at.line + batch.num_rows)
-                yield ArrowBlock(at, after, batch, casts)
+                # To ask Arrow for the bytes of forty columns takes longer than to read a thousand rows of them.
+                num_bytes = batch.nbytes if row_bytes is None else batch.num_rows * row_bytes
+                after = FilePosition(at.file, at.byte_offset + num_bytes, at.line + batch.num_rows)
+                yield ArrowBlock(at, after, batch, casts, looked_at)
                 at = after
             self._check_unchanged(start.file, at.line)
             self._check_end(start.file, at.line)
@@ -127,20 +139,31 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
         raise ColumnMismatchError(path, given or column, f"is declared by the schema, the file has {have}{hint}")
 
     def _decode(self, block: ArrowBlock) -> DecodedRecords:
-        arrays, refused = [], None
-        for i, cast in enumerate(block.casts):
+        data, casts = block.data, block.casts
+        changed: dict[int, pa.Array] = {}
+        refused = None
+        for i in block.looked_at:
+            found = data.column(casts[i].source)
             try:
-                array, reasons = cast.apply(block.data.column(cast.source))
+                array, reasons = casts[i].apply(found)
             except pa.ArrowInvalid as error:
-                path, reason = self.files[block.position.file], f"column {cast.source!r} is damaged ({error})"
+                path, reason = self.files[block.position.file], f"column {casts[i].source!r} is damaged ({error})"
                 raise CorruptShardError(
                     path, self._listed[block.position.file][path], block.position.line, reason
                 ) from error
-            arrays.append(array)
+            except OverflowError as error:
+                path, row = self.files[block.position.file], block.position.line
+                hint = "give a smaller batch_rows"
+                raise OverflowError(f"{path}, row {row}, column {casts[i].source!r}: {error}; {hint}") from error
+            if array is not found:
+                changed[i] = array
             if reasons is not None and reasons.any():
-                refused = np.zeros((len(block.casts), block.data.num_rows), np.uint8) if refused is None else refused
+                refused = np.zeros((len(casts), data.num_rows), np.uint8) if refused is None else refused
                 refused[i] = reasons
-        return self._decoded(block, arrays, refused)
+        if changed or not data.schema.equals(self._arrow_schema):  # to make a batch of columns takes a while
+            arrays = [changed[i] if i in changed else data.column(cast.source) for i, cast in enumerate(casts)]
+            data = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+        return self._decoded(block, data, refused)
 
     def _value(self, block: ArrowBlock, row: int, column: int) -> object:
         value: object = block.data.column(block.casts[column].source)[row].as_py()

@@ -74,7 +74,7 @@ def convert(
     labels: bool = True,
     to: OutputForm = "parquet",
     bad_records: BadRecords | str = "raise",
-    compression: str = "zstd",
+    compression: str | None = None,
     row_group_rows: int = DEFAULT_ROW_GROUP_ROWS,
     threads: int = 1,
     overwrite: bool = False,
@@ -88,7 +88,8 @@ def convert(
 
     The columns are the schema's, in its types; limits of `bad_records` hold for each file. `threads` files are
     converted at a time, with the same result for every number. `overwrite` removes what an earlier conversion wrote
-    there, complete or not, and nothing else. `options` are those of the format's reader.
+    there, complete or not, and nothing else. Without `compression` it is "lz4" for Parquet and "zstd" for tar shards.
+    `options` are those of the format's reader.
 
     Raises FileExistsError for a folder that holds something else, ConversionError for rows that do not add up, and what
     the reader raises; what was finished before stays, for the next run.
@@ -99,6 +100,7 @@ def convert(
     if to not in _OUTPUTS:
         raise ValueError(f"to={to!r} is not one of {', '.join(_OUTPUTS)}")
     compressions = _OUTPUTS[to][1]
+    compression = compressions[0] if compression is None else compression
     if compression not in compressions:
         raise ValueError(f"compression={compression!r} is not one of {', '.join(compressions)}")
     check_integer("row_group_rows", row_group_rows, 1, 1 << 26)

@@ -97,18 +97,17 @@ class RecordFiles(FileReader[RecordBlockT]):
     def _rows_of_block(self, block: RecordBlockT) -> tuple[int, int]:
         return block.position.line, block.next_position.line
 
-    def _decoded(self, block: RecordBlockT, arrays: list[pa.Array], refused: U8 | None) -> DecodedRecords:
-        """The decoded block of these columns without its bad rows.
+    def _decoded(self, block: RecordBlockT, data: pa.RecordBatch, refused: U8 | None) -> DecodedRecords:
+        """The decoded block of these rows without its bad ones.
 
+        data: all rows, in the schema's columns
         refused: uint8 [columns, rows], the reason why a value makes its row a bad one, or 0; None where none does
         """
         file, first = block.position.file, block.position.line
         rows = block.next_position.line - first
         bad_rows = np.zeros(0, np.int64) if refused is None else np.flatnonzero(refused.any(axis=0))
         if len(bad_rows):
-            kept = pa.array(np.delete(np.arange(rows), bad_rows))
-            arrays = [array.take(kept) for array in arrays]
-        data = pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+            data = data.take(pa.array(np.delete(np.arange(rows), bad_rows)))
         return DecodedRecords(
             rows=RowBlock(data, Source(self.files, good_ranges(file, first, rows, bad_rows + first)), self._row_bytes),
             position=block.position,

@@ -152,7 +152,9 @@ class RowBlock:
     @property
     def nbytes(self) -> int:
         """Bytes of the values (and of what else there is, where `row_bytes` is not known)."""
-        return int(self.data.nbytes) if self.row_bytes is None else self.num_rows * self.row_bytes
+        if self.row_bytes is None:
+            return sum(int(part.nbytes) for part in self.parts)
+        return self.num_rows * self.row_bytes
 
     @property
     def parts(self) -> tuple[pa.RecordBatch, ...]:

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -102,6 +102,7 @@ def _ascending(owner: str, value: Any) -> tuple[float, ...]:
     return numbers
 
 
+@lru_cache(maxsize=1 << 14)
 def table_uid(name: str) -> int:
     """Stable unsigned 32-bit identity of a table: the first 4 bytes (little endian) of BLAKE2b of its name.
 

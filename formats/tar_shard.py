@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from webdataset.tariterators import tar_file_iterator
 
-from headrace.formats.arrow_batches import reading, with_names
+from headrace.formats.arrow_batches import chosen, reading, with_names
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.store import Store
 from headrace.formats.tar_walk import BLOCK_BYTES, TarWalk
@@ -82,7 +82,7 @@ class TarShard:
             first = next(self._members, None)
             if first is None:
                 raise CorruptShardError(path, self._walk.bytes, 0, "an archive without members")
-            self.schema: pa.Schema = self._reading(lambda: with_names(_batches(first[1])[0]))
+            self.schema: pa.Schema = self._reading(lambda: _batches(first[1])[0])
             self._members = chain([first], self._members)
         except BaseException:
             self.close()
@@ -96,11 +96,11 @@ class TarShard:
                 raise ColumnMismatchError(self._path, name, reason)
             while (batch := self._reading(lambda: next(batches, None))) is not None:  # noqa: B023 (called at once)
                 skip = min(max(0, first_row - self._row), batch.num_rows)
-                chosen = batch.select(list(columns))
-                self._reading(partial(chosen.validate, full=True))
+                kept = chosen(batch, columns)
+                self._reading(partial(kept.validate, full=True))
                 self._row += batch.num_rows
                 for at in range(skip, batch.num_rows, max_rows):
-                    yield chosen.slice(at, max_rows)
+                    yield kept.slice(at, max_rows)
 
     def _named_members(self) -> Iterator[tuple[str, bytes]]:
         watched, names = _WatchedBytes(self._source, self._walk), set[str]()
@@ -140,13 +140,16 @@ class TarShard:
 
 
 def _batches(data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and record batches of a member: an IPC file or stream, which its first bytes tell."""
+    """Schema and record batches of a member: an IPC file or stream, which its first bytes tell.
+
+    UnicodeDecodeError for a schema whose names are no text, before anyone asks for them.
+    """
     buffer = pa.py_buffer(data)
     if data.startswith(b"ARROW1"):
         file = pa.ipc.open_file(buffer)
-        return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
+        return with_names(file.schema), (file.get_batch(i) for i in range(file.num_record_batches))
     stream = pa.ipc.open_stream(buffer)
-    return stream.schema, iter(stream)
+    return with_names(stream.schema), iter(stream)
 
 
 def _check_name(path: str, name: str, before: set[str]) -> None:

@@ -111,9 +111,9 @@ class LoaderStats:
             self._hits += planned.hits
             self._planned += planned.requested
             if planned.r_rows:
-                counts = np.diff(group.position_offsets.numpy())
-                self._hot_ids += int(counts.sum(where=planned.hot))
-                self._hot_unique += int(np.count_nonzero(planned.hot))
+                hot, begins = np.flatnonzero(planned.hot), group.position_offsets.numpy()
+                self._hot_ids += int((begins[hot + 1] - begins[hot]).sum())
+                self._hot_unique += len(hot)
 
     @property
     def rows(self) -> int:

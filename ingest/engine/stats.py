@@ -91,8 +91,7 @@ def item_bytes(item: Any) -> int:
     """Bytes of an item that tells (``nbytes`` of it or of its ``data``, or a bytes object); else 0."""
     if isinstance(item, (bytes, bytearray)):
         return len(item)
-    for part in (item, getattr(item, "data", None)):
-        size = getattr(part, "nbytes", None)
-        if isinstance(size, int):
-            return size
-    return 0
+    size = getattr(item, "nbytes", None)
+    if not isinstance(size, int):  # only then `data`, which some items make when they are asked for it
+        size = getattr(getattr(item, "data", None), "nbytes", None)
+    return size if isinstance(size, int) else 0

@@ -131,7 +131,10 @@ def found_rows(rows: ConvertedRows, schema: Schema, find: Callable[[Sequence[IdC
 
 
 def _on_host(locations: U64 | torch.Tensor) -> U64:
-    return locations.cpu().numpy() if isinstance(locations, torch.Tensor) else locations
+    if not isinstance(locations, torch.Tensor):
+        return locations
+    host: U64 = (locations if locations.device.type == "cpu" else locations.cpu()).numpy()
+    return host
 
 
 def _lengths(columns: Sequence[Ragged], rows: int) -> I32 | None:

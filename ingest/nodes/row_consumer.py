@@ -40,7 +40,7 @@ class RowConsumer(Node[RowBlock]):
         taken: list[RowBlock] = []
         while rows > 0 and (block := self._rest or self._next_block()) is not None:
             count = min(rows, block.num_rows)
-            taken.append(block.slice(0, count))
+            taken.append(block if count == block.num_rows else block.slice(0, count))
             self._use(block, count)
             rows -= count
         return taken
@@ -60,7 +60,7 @@ class RowConsumer(Node[RowBlock]):
             skipped = min(self._to_skip, block.num_rows)
             self._to_skip -= skipped
             if skipped < block.num_rows:
-                return block.slice(skipped, block.num_rows - skipped)
+                return block.slice(skipped, block.num_rows - skipped) if skipped else block
 
     def _use(self, block: RowBlock, count: int) -> None:
         if count == block.num_rows:

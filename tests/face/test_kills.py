@@ -1,4 +1,5 @@
-"""Killed at random moments and started again, `convert` and `replay --resume` end as if nothing had happened (P80)."""
+"""Killed at random moments and started again, `convert`, also with `--history`, and `replay --resume` end as if nothing
+had happened (P80)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from headrace.formats.history_store import HistoryStore
 from tests.support.criteo_text import write_lines
 from tests.support.killed import kill_and_go_on
 
@@ -48,6 +51,33 @@ def test_convert(raw: Path, tmp_path: Path, repository: Path, form: str, kills: 
         del report["seconds"], report["out"], report["files_kept"]
     assert reports[0] == reports[1]
     assert reports[0]["rows_out"] == 12 * 250
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_history(tmp_path: Path, repository: Path, kills: int) -> None:
+    draw = np.random.default_rng(kills)
+    columns = (draw.integers(0, most, 12_000).tolist() for most in (900, 5_000, 90))
+    lines = [
+        f"{user},{1494000000 + second},pv,{item},{item if item % 7 else 'NULL'}\n"
+        for user, second, item in zip(*columns, strict=True)
+    ]
+    log = tmp_path / "behavior_log.csv"
+    log.write_text("user,time_stamp,btag,cate,brand\n" + "".join(lines))
+
+    def command(out: str) -> list[str]:
+        options = ["--history", "--run-rows", "1000", "--out", str(tmp_path / out)]
+        return ["convert", "--dataset", "taobao-behavior-log", str(log), *options]
+
+    out = tmp_path / "killed"
+    begun = f"{out}/.runs/run-*.json"
+    found = kill_and_go_on(
+        command("whole"), command("killed"), repository, out=out, begun=begun, steps=12, kills=kills, seed=kills
+    )
+    assert found.killed == kills
+    assert found.begun >= kills // 2
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    store = HistoryStore(out, verify="full")
+    assert (store.num_rows, store.times(np.arange(12_000)).min()) == (12_000, 1494000000)
 
 
 @pytest.mark.parametrize("kills", KILLS)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.formats import arrow_columns
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
@@ -209,6 +210,18 @@ def test_a_bad_element_makes_its_row_bad(tmp_path: Path) -> None:
         read_all(ArrowFiles(path, LISTS))
 
 
+def test_more_elements_than_32_bits_count_are_asked_for_in_smaller_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # L85: more than 2 GiB of elements, simulated by a small limit; large_list comes with offsets of 64 bits
+    monkeypatch.setattr(arrow_columns, "_MAX_OFFSET", 5)
+    values = [[1, 2, 3], None, [4, 5], [6, 7, 8]]
+    path = parquet(tmp_path / "x.parquet", {"h": pa.array(values, pa.large_list(pa.int64()))})
+    with pytest.raises(OverflowError, match=r"x\.parquet, row 0, column 'h': 8 list elements in 4 rows.*batch_rows"):
+        read_all(ArrowFiles(path, LISTS))
+    assert [row[2] for row in rows_of(read_all(ArrowFiles(path, LISTS, batch_rows=3)))] == values
+
+
 def test_missing_raise_in_lists_and_plain_columns(tmp_path: Path) -> None:
     schema = Schema(sparse=(Sparse(name="h", encoding="uint64", multi_hot=True, missing="raise"),))
     path = parquet(tmp_path / "x.parquet", {"h": pa.array([[1], None, [None], []], pa.list_(pa.int64()))})
@@ -263,6 +276,43 @@ def test_types_may_differ_from_file_to_file(tmp_path: Path) -> None:
     reader = ArrowFiles(tmp_path, SCHEMA)
     assert [row[4] for row in rows_of(read_all(reader))] == [None, None, 1, 2, 3, None, 2, 1, 1, 2]
     assert reader.num_rows == 10
+
+
+def test_rows_of_the_declared_types_are_not_copied(tmp_path: Path) -> None:
+    schema = Schema(labels=(Label(name="y"),), dense=(Dense(name="d", dtype="float32"),), sparse=(Sparse(name="c"),))
+    columns = {
+        "y": pa.array([0, 1, 0], pa.float32()),
+        "d": pa.array([0.5, None, 2], pa.float32()),
+        "c": pa.array([7, None, 2**32 - 1], pa.uint32()),
+    }
+    reader = ArrowFiles(parquet(tmp_path / "x.parquet", columns), schema)
+    (block,) = reader.raw_blocks()
+    rows = reader.settle(reader.decode(block)).data
+    assert [b.address for c in rows for b in c.buffers() if b] == [
+        b.address for c in block.data for b in c.buffers() if b
+    ]
+    assert rows.to_pydict() == {"y": [0, 1, 0], "d": [0.5, None, 2], "c": [7, None, 2**32 - 1]}
+    assert rows.schema == schema.arrow_schema()
+    assert reader.bytes_in == 3 * (4 + 4 + 4)  # of the values
+
+
+@pytest.mark.parametrize("column", ["y", "d"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_floats_of_the_declared_type_are_looked_at(tmp_path: Path, column: str, value: float) -> None:
+    schema = Schema(labels=(Label(name="y"),), dense=(Dense(name="d", dtype="float32"),))
+    columns = {name: pa.array([0, 1, 1], pa.float32()) for name in ("y", "d")}
+    columns[column] = pa.array([0, value, 1], pa.float32())
+    reader = ArrowFiles(parquet(tmp_path / "x.parquet", columns), schema, bad_records=BadRecords(mode="skip"))
+    assert [row[1] for row in rows_of(read_all(reader))] == [0, 2]
+    hidden = pa.Array.from_buffers(  # what stands under a null may be anything
+        pa.float32(), 3, [pa.py_buffer(b"\x05"), pa.py_buffer(np.array([0, value, 1], np.float32))]
+    )
+    batch = pa.record_batch({**columns, column: hidden})
+    with pa.ipc.new_file(tmp_path / "x.arrow", batch.schema) as writer:
+        writer.write_batch(batch)
+    reader = ArrowFiles(tmp_path / "x.arrow", schema, bad_records=BadRecords(mode="skip"))
+    rows = rows_of(read_all(reader))
+    assert [row[2:] for row in rows] == ([(0, 0), (1, 1)] if column == "y" else [(0, 0), (1, None), (1, 1)])
 
 
 def write_groups(path: Path, form: str, sizes: list[int], first: int) -> int:

@@ -274,3 +274,19 @@ def test_schema_of_the_output(tmp_path: Path) -> None:
     write_lines(tmp_path / "train.txt", 10)
     convert("criteo-kaggle", tmp_path / "train.txt", tmp_path / "out")
     assert pq.read_schema(tmp_path / "out" / "train.parquet").equals(criteo_schema().arrow_schema())
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [(None, "LZ4"), ("lz4", "LZ4"), ("zstd", "ZSTD"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")],
+)
+def test_compression_of_the_output(tmp_path: Path, given: str | None, written: str) -> None:
+    write_lines(tmp_path / "train.txt", 10)
+    convert("criteo-kaggle", tmp_path / "train.txt", tmp_path / "out", compression=given)
+    group = pq.ParquetFile(tmp_path / "out" / "train.parquet").metadata.row_group(0)
+    assert {group.column(i).compression for i in range(group.num_columns)} == {written}
+    assert read_manifest(tmp_path / "out").parameters["compression"] == (given or "lz4")
+    read = read_all(open_dataset("parquet", tmp_path / "out"))
+    assert [row[2:] for row in read] == [
+        row[2:] for row in read_all(open_dataset("criteo-kaggle", tmp_path / "train.txt"))
+    ]

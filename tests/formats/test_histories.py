@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -224,37 +222,6 @@ def test_real_user_behaviour(shared_data: Path, tmp_path: Path) -> None:
     users, times = np.array([1, 1], np.uint64), np.array([1511561733, 2**62])
     found = store.before(users, times, 10_000)
     assert found.lengths.tolist() == [sum(r[:2] < (1, 1511561733) for r in ordered), sum(r[0] == 1 for r in ordered)]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_twenty_kills_at_random_places(repository: Path, tmp_path: Path) -> None:
-    rows = random_rows(60_000)
-    (tmp_path / "behavior_log.csv").write_bytes(log_text(rows))
-    arguments = [
-        sys.executable, "-m", "headrace", "convert", str(tmp_path / "behavior_log.csv"), "--dataset",
-        "taobao-behavior-log", "--history", "--run-rows", "3000", "--out",
-    ]  # fmt: skip
-    subprocess.run([*arguments, str(tmp_path / "whole")], cwd=repository, check=True, timeout=300)
-    draw = random.Random(1)
-    killed = 0
-    while killed < 20:
-        out = tmp_path / f"broken-{killed}"
-        for _ in range(30):  # kills until it is through
-            process = subprocess.Popen([*arguments, str(out)], cwd=repository, stdout=subprocess.DEVNULL)
-            try:
-                process.wait(timeout=draw.uniform(0.3, 3.0))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                killed += 1
-            if process.wait(timeout=60) == 0:
-                break
-        else:
-            subprocess.run([*arguments, str(out)], cwd=repository, check=True, timeout=300)
-        names = sorted(path.name for path in (tmp_path / "whole").iterdir())
-        assert sorted(path.name for path in out.iterdir()) == names
-        for name in names:
-            assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_a_history_needs_columns_of_its_log_and_whole_times(tmp_path: Path) -> None:

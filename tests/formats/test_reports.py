@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from headrace.formats.errors import ColumnMismatchError
 from headrace.formats.parquet_output import ParquetOutput
 from headrace.formats.schema import Dense, Label, Schema, Sparse, Table
 from headrace.formats.tar_output import TarOutput
+from headrace.ingest.feature_stats import feature_stats
 from tests.support.criteo_text import SMALL, read_all, rows_of, write, write_lines
 from tests.support.loaders import loader_of
 
@@ -175,3 +177,38 @@ def test_a_conversion_holds_a_file_and_no_more(tmp_path: Path) -> None:
     report = convert("criteo-terabyte", tmp_path / "day_?", tmp_path / "out", row_group_rows=10)
     assert (report.files, report.files_kept, report.rows_out) == (3, 0, 120)
     assert [pq.ParquetFile(tmp_path / "out" / f"day_{day}.parquet").num_row_groups for day in range(3)] == [4, 4, 4]
+
+
+def test_counts_after_a_filter_are_of_the_rows_that_it_left(tmp_path: Path) -> None:
+    # DATASETS 40: of the views alone there are fewer items than of all behaviours
+    text = (
+        b"1,7,3,pv,1511544070\n1,8,3,buy,1511544071\n2,7,3,pv,1511544072\n2,9,4,cart,1511544073\n"
+        b"3,7,4,pv,1511544074\n3,5,4,pv,1511544075\n4,6,4,fav,1511544076\n"
+    )
+    path = write(tmp_path / "UserBehavior.csv", text)
+
+    def views(block: headrace.RowBlock) -> headrace.RowBlock:
+        return block.take(np.flatnonzero(np.asarray(block.data.column("label")) == 0))
+
+    def reader() -> headrace.DelimitedFiles:
+        return headrace.open_dataset("taobao-userbehavior", path, block_bytes=40)
+
+    def distinct(report: dict[str, Any]) -> list[tuple[str, int, int]]:
+        return [(f["name"], f["cardinality"], f["ids"]) for f in report["sparse"]]
+
+    schema = reader().schema
+    everything = feature_stats(headrace.ReadRows(reader()), schema)
+    assert (everything["rows"], distinct(everything)) == (7, [("user", 4, 7), ("item", 5, 7), ("category", 2, 7)])
+    node = headrace.Map(headrace.ReadRows(reader()), views)
+    filtered = feature_stats(node, schema)
+    assert (filtered["rows"], distinct(filtered)) == (4, [("user", 3, 4), ("item", 2, 4), ("category", 2, 4)])
+    assert filtered["labels"][0]["mean"] == 0.0
+    assert node.stats().skipped == 3
+
+    with loader_of(reader(), schema, batch_size=3, transform=views) as loader:
+        assert [batch.num_rows for batch in loader] == [3, 1]
+        stats = loader.stats()
+        assert (stats["rows_in"], stats["rows_skipped"], stats["rows"], stats["ids"]) == (7, 0, 4, 12)
+        assert stats["index_rows"] == 3 + 2 + 2
+        assert [s.skipped for s in loader.node_stats() if s.name == "Map"] == [3]
+        assert stats["unique_share"] == pytest.approx((3 + 1 + 2 + 3) / 12)

@@ -166,6 +166,18 @@ def test_a_member_that_webdataset_passes_by_is_not_lost_in_silence(tmp_path: Pat
         values(TarFiles(path, SCHEMA))
 
 
+def test_a_later_member_whose_names_are_no_text_is_damaged(tmp_path: Path) -> None:
+    # found by the long fuzz: the message about other columns could not be written
+    damaged = stream(5, 5).replace(b"\x01\0\0\0a", b"\x01\0\0\0\xf7", 1)
+    assert damaged != stream(5, 5)
+    reader = TarFiles(shard(tmp_path / "x.tar", ("a.arrow", stream(0, 5)), ("b.arrow", damaged)), SCHEMA)
+    blocks = reader.raw_blocks()
+    assert sum(reader.settle(reader.decode(block)).num_rows for _, block in zip(range(2), blocks, strict=False)) == 5
+    with pytest.raises(CorruptShardError, match=r"x\.tar.*damaged or cut .*0xf7") as caught:
+        next(blocks)
+    assert caught.value.rows_salvaged == 5
+
+
 @pytest.mark.parametrize(
     ("members", "error", "message"),
     [

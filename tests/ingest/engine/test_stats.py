@@ -43,3 +43,11 @@ def test_bytes_of_items_that_tell() -> None:
     assert item_bytes(b"abc") == 3
     assert item_bytes(None) == 0
     assert item_bytes("abc") == 0
+
+
+def test_asking_a_joined_block_for_its_bytes_does_not_join_it() -> None:
+    parts = [pa.record_batch({"x": pa.array([n], pa.int64()), "y": pa.array([[n, n]])}) for n in range(2)]
+    blocks = [RowBlock(part, Source(("a",), (SourceRange(0, n, 1),))) for n, part in enumerate(parts)]
+    joined = RowBlock.concat(blocks)
+    assert item_bytes(joined) == sum(part.nbytes for part in parts)
+    assert [part.num_rows for part in joined.parts] == [1, 1]  # a copy of all rows would be one part
