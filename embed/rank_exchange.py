@@ -35,6 +35,7 @@ from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps,
 from headrace.ingest.step_plan import StepPlan
 
 _PURPOSES = ("rows", "gradients", "deferred", "hot", "entering", "node_rows", "node_gradients")
+_OF_EVALUATION = ("rows", "node_rows")
 
 
 class RankExchange:
@@ -68,6 +69,7 @@ class RankExchange:
         self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
+        self._evaluated: int | None = None
         self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
         self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
@@ -84,7 +86,11 @@ class RankExchange:
             ahead, self._ahead = self._ahead, None
             self._residency.enter(plan, [owned_keys(group.owned) for group in now.owning])
             self.hot.enter(now)
+        else:
+            self._evaluate(now.run)
         came_early = ahead is not None and ahead[0] is now
+        if ahead is not None and not came_early:
+            self._give_up(ahead)
         inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
         posted = self._send_owned(now, inbox, plan, early=False)
         self._send_deferred()
@@ -115,8 +121,20 @@ class RankExchange:
         if run != self._run and self._run is not None:
             self.settle()
             self._communicator.close_run(self._run, _PURPOSES)
-            self._ahead = None
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                self._give_up(ahead)
         self._run = run
+
+    def _evaluate(self, run: int) -> None:
+        """Give the channels of the evaluation before this one back: between two of its batches nothing is under way."""
+        before, self._evaluated = self._evaluated, run
+        if before is not None and before not in (run, self._run):
+            self._communicator.release_run(before, _OF_EVALUATION)
+
+    def _give_up(self, ahead: tuple[RankStep, list[Arrival]]) -> None:
+        """Leave the inbox of a step that does not come to what is under way to it: it may come at any time."""
+        self._inboxes[ahead[0].step % 2] = [np.empty((0, dim), np.float32) for dim in self._dims]
 
     def _channel(self, purpose: str, step: RankStep) -> Channel:
         """Between owners and those that ask them: all ranks, or one of each node."""

@@ -109,10 +109,15 @@ class Communicator:
     def close_run(self, run: int, purposes: Collection[str] = tuple(PURPOSES)) -> None:
         """End the waits in channels of a run, from any thread; there will be no others in that run."""
         with self._lock:
-            channels = [c for purpose in purposes if (c := self._channels.pop((purpose, run), None)) is not None]
             self._over.update(dict.fromkeys((purpose, run) for purpose in purposes))
             while len(self._over) > _RUNS_REMEMBERED * len(PURPOSES):
                 del self._over[next(iter(self._over))]
+        self.release_run(run, purposes)
+
+    def release_run(self, run: int, purposes: Collection[str]) -> None:
+        """Give channels back in which nothing is under way; who asks for one again gets it as if it were the same."""
+        with self._lock:
+            channels = [c for purpose in purposes if (c := self._channels.pop((purpose, run), None)) is not None]
         for channel in channels:
             channel.close()
 

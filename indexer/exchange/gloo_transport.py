@@ -2,6 +2,8 @@
 
 A gloo request cannot be asked whether it is done, and a wait that times out breaks the connections of all lanes. So
 each lane has a thread a peer that waits for its requests in their order, without a limit; who waits keeps the limit.
+A thread that came back from gloo while the interpreter ends would abort the process (it is ended where C++ does not
+expect it), so that `close` breaks the connections on purpose, and with them these waits, before it returns.
 """
 
 from __future__ import annotations
@@ -12,9 +14,7 @@ import datetime
 import queue
 import threading
 import time
-import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,16 @@ import torch.distributed as dist
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
 
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 30.0
+"""How long a rank that closes waits for the others to close: what it sent last may still be on its way."""
+
+_EXIT_TIMEOUT_S = 5.0
+"""The same where nobody has closed it, which may be because of an error that the others wait for."""
+
+_JOIN_TIMEOUT_S = 10.0
 
 _NEVER = datetime.timedelta(days=365)
+_AT_ONCE = datetime.timedelta(milliseconds=1)
 
 
 class GlooTransport:
@@ -44,77 +51,72 @@ class GlooTransport:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._group: Any = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
 
+        self._close_timeout_s = min(timeout_s, _CLOSE_TIMEOUT_S)
+        self._lock = threading.Lock()
         self._lanes: list[_GlooLane] = []
-        self._closed = False
-        self._exit = atexit.register(_close_at_exit, weakref.ref(self))
+        self._closed = self._failed = self._over = False
+        self._closing = threading.Lock()
+        atexit.register(self._close_at_exit)
 
     def lane(self, tag: int) -> Lane:
-        self._lanes = [lane for lane in self._lanes if not lane.is_over]
-        lane = _GlooLane(self._group, tag, self.rank)
-        self._lanes.append(lane)
-        return lane
+        with self._lock:
+            if self._closed:
+                raise ExchangeClosedError("this rank closes")
+            self._lanes = [lane for lane in self._lanes if not lane.is_over]
+            self._lanes.append(_GlooLane(self._group, tag, self.rank))
+            return self._lanes[-1]
 
     def end_all(self) -> None:
-        """The others find the connections of this process closed when it ends; torchrun ends them, too."""
-        self._closed = True
+        """The others find the connections of this process closed when it closes; torchrun ends them, too."""
+        self._failed = True
 
     def close(self) -> None:
-        """Fill what the ranks still wait for in runs that were broken off; waits for them a few seconds at most.
+        """Wait for the others to close, 30 s at most; then end the connections and the threads that wait for them."""
+        self._close(self._close_timeout_s)
 
-        A thread that is inside gloo when the interpreter ends would abort the process.
-        """
-        if not self._closed:
-            self._closed = True
-            with contextlib.suppress(RuntimeError, OSError):
-                self._fill_pending(time.monotonic() + _CLOSE_TIMEOUT_S)
-        atexit.unregister(self._exit)
+    def _close_at_exit(self) -> None:
+        self._close(min(self._close_timeout_s, _EXIT_TIMEOUT_S))
 
-    def _fill_pending(self, deadline: float) -> None:
-        """Tell each peer what is still under way between us; each does the other half of what the other has."""
+    def _close(self, limit_s: float) -> None:
+        with self._closing:
+            if self._over:
+                return
+            with self._lock:
+                meet, self._closed = not (self._closed or self._failed), True
+            self._interrupt()  # nobody begins anything from here on
+            if meet:
+                self._meet(time.monotonic() + limit_s)
+                self._interrupt()
+            for lane in self._lanes:
+                lane.break_off()
+            deadline = time.monotonic() + _JOIN_TIMEOUT_S
+            for lane in self._lanes:
+                lane.join(deadline)
+            self._over = True
+        atexit.unregister(self._close_at_exit)
+
+    def _interrupt(self) -> None:
+        for lane in self._lanes:
+            lane.interrupt()
+
+    def _meet(self, deadline: float) -> None:
+        """Wait until each of the others closes, too, or is gone."""
         closing = _GlooLane(self._group, self.max_tag, self.rank)
+        self._lanes.append(closing)
         peers = [peer for peer in range(self.size) if peer != self.rank]
-        mine = {peer: _counted(pair for lane in self._lanes for pair in lane.open_messages(peer)) for peer in peers}
-        told = {peer: np.zeros(1, np.int64) for peer in peers}
-        waiting = [(p, closing.receive(told[p].view(np.uint8), p)) for p in peers]
-        for peer in peers:
-            rows = np.array([(*key, n) for key, n in mine[peer].items()], np.int64).reshape(-1)
-            closing.send(np.array([len(rows)], np.int64).view(np.uint8), peer)
-            if len(rows):
-                closing.send(rows.view(np.uint8), peer)
-        closing.wait(waiting, max(0.0, deadline - time.monotonic()))
-        theirs = {p: np.zeros(int(told[p][0]), np.int64) for p, request in waiting if request.done and told[p][0] > 0}
-        closing.wait(
-            [(p, closing.receive(a.view(np.uint8), p)) for p, a in theirs.items()],
-            max(0.0, deadline - time.monotonic()),
-        )
-        for peer, rows in theirs.items():
-            for tag, receives, size, count in rows.reshape(-1, 4).tolist():
-                lane = _GlooLane(self._group, tag, self.rank)
-                for _ in range(count - mine[peer].get((tag, 1 - receives, size), 0)):
-                    half = np.zeros(size, np.uint8)
-                    _ = lane.send(half, peer) if receives else lane.receive(half, peer)
-                self._lanes.append(lane)
-        for lane in (*self._lanes, closing):
-            lane.end(deadline)
-
-
-def _counted(messages: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], int]:
-    return dict(Counter(messages))
-
-
-def _close_at_exit(transport: weakref.ref[GlooTransport]) -> None:
-    found = transport()
-    if found is not None:
-        found.close()
+        word = np.zeros(1, np.uint8)
+        waiting = [(peer, (closing.receive(np.empty(1, np.uint8), peer), closing.send(word, peer))) for peer in peers]
+        for peer, requests in waiting:
+            with contextlib.suppress(RankLostError):
+                closing.wait([(peer, request) for request in requests], max(0.0, deadline - time.monotonic()))
 
 
 class _Request:
-    """Something sent or received; the tensor keeps the memory alive."""
+    """Something sent or received; the tensor keeps the memory alive. Without `work` it could not be begun."""
 
-    def __init__(self, peer: int, work: Any, tensor: torch.Tensor, *, receives: bool) -> None:
-        self.peer, self.work, self.tensor, self.receives = peer, work, tensor, receives
+    def __init__(self, peer: int, work: Any, tensor: torch.Tensor, error: str | None = None) -> None:
+        self.peer, self.work, self.tensor, self.error = peer, work, tensor, error
         self.done = False
-        self.error: str | None = None
 
 
 _Requests = queue.SimpleQueue[_Request | None]
@@ -129,19 +131,20 @@ class _GlooLane:
         self._waiters: dict[int, tuple[_Requests, threading.Thread]] = {}
 
     def send(self, data: U8, to: int) -> Any:
-        tensor = torch.from_numpy(data if data.flags.writeable else data.copy())
-        return self._begin(dist.isend, to, tensor)
+        return self._begin(self._group.send, to, torch.from_numpy(data if data.flags.writeable else data.copy()))
 
     def receive(self, buffer: U8, sender: int) -> Any:
-        return self._begin(dist.irecv, sender, torch.from_numpy(buffer))
+        return self._begin(self._group.recv, sender, torch.from_numpy(buffer))
 
     def _begin(self, begin: Callable[..., Any], peer: int, tensor: torch.Tensor) -> _Request:
         """What has begun is always waited for: gloo loses a connection whose buffers are gone before their messages."""
         with self._changed:
             if self._closed:
                 raise ExchangeClosedError("this rank closes")
-            work = begin(tensor, peer, group=self._group, tag=self._tag)
-            request = _Request(peer, work, tensor, receives=begin is dist.irecv)
+            try:
+                request = _Request(peer, begin([tensor], peer, self._tag), tensor)
+            except RuntimeError as error:  # the connection is broken: who waits is told whose
+                return _Request(peer, None, tensor, _first_line(error))
             self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
             self._under_way.append(request)
             if peer not in self._waiters:
@@ -173,16 +176,17 @@ class _GlooLane:
         if lost:
             raise RankLostError(self._rank, [r.peer for r in lost], "a message", str(lost[0].error))
 
-    def open_messages(self, peer: int) -> list[tuple[int, int, int]]:
-        """(tag, 1 if it is received else 0, bytes) of each message with `peer` that is not done."""
+    def break_off(self) -> None:
+        """End what is under way, and the connections with it: a wait that times out does that to all of them."""
         with self._changed:
-            left = [r for r in self._under_way if r.peer == peer and not (r.done or r.error)]
-            return [(self._tag, int(r.receives), r.tensor.numel()) for r in left]
+            left = [r for r in self._under_way if not (r.done or r.error)]
+        for request in left:
+            with contextlib.suppress(RuntimeError):
+                request.work.wait(_AT_ONCE)
 
-    def end(self, deadline: float) -> None:
-        """End the threads, each after all that it waits for."""
-        for requests, thread in self._waiters.values():
-            requests.put(None)
+    def join(self, deadline: float) -> None:
+        """Wait for the threads of a lane that is closed, with nothing under way any more."""
+        for _, thread in self._waiters.values():
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def interrupt(self) -> None:
@@ -204,7 +208,11 @@ def _wait_for_all(requests: _Requests, changed: threading.Condition) -> None:
         try:
             request.work.wait(_NEVER)
         except RuntimeError as error:
-            request.error = str(error).splitlines()[0]
+            request.error = _first_line(error)
         with changed:
             request.done = request.error is None
             changed.notify_all()
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -56,16 +56,23 @@ class MpiTransport:
         self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
         self.max_tag = int(self._comm.Get_attr(self._mpi.TAG_UB))
         self._lanes: list[_MpiLane] = []
+        self._lock = threading.Lock()
+        self._ended = False
         # MPI's own end comes behind the interpreter's, and still takes what others send, and sends what they take.
         atexit.register(self._keep_buffers)
 
     def lane(self, tag: int) -> Lane:
-        self._lanes = [lane for lane in self._lanes if not lane.is_over]
-        self._lanes.append(_MpiLane(self._comm, tag))
-        return self._lanes[-1]
+        with self._lock:
+            if self._ended:
+                raise ExchangeClosedError("this rank ends")
+            self._lanes = [lane for lane in self._lanes if not lane.is_over]
+            self._lanes.append(_MpiLane(self._comm, tag))
+            return self._lanes[-1]
 
     def _keep_buffers(self) -> None:
-        """Let what is under way keep its memory until the process ends."""
+        """Let what is under way keep its memory until the process ends, and no thread call MPI any more."""
+        with self._lock:
+            self._ended = True
         for lane in self._lanes:
             lane.keep_buffers()
 
@@ -82,6 +89,7 @@ class _MpiLane:
     def __init__(self, comm: Any, tag: int) -> None:
         self._comm, self._tag = comm, tag
         self._closed = threading.Event()
+        self._ended = False
         self._under_way: list[Any] = []  # with their buffers, which MPI may fill after a run was broken off
         # MPI forbids two threads to test one request: who waits, and who looks whether a closed lane is over.
         self._testing = threading.Lock()
@@ -102,7 +110,7 @@ class _MpiLane:
 
     def _done(self, request: Any) -> bool:
         with self._testing:
-            return bool(request.Test())
+            return not self._ended and bool(request.Test())
 
     @property
     def is_over(self) -> bool:
@@ -131,5 +139,6 @@ class _MpiLane:
         """Never give the memory of unfinished requests back: a reference more, which nobody drops."""
         self._closed.set()
         with self._testing:
+            self._ended = True
             for request in self._under_way:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))

@@ -57,11 +57,13 @@ class Header:
 def key_hashes(group: IndexedGroup, tables: Sequence[IndexTable]) -> U64:
     """The hash, uint64 [U], of each unique row of a group."""
     hashes = np.empty(group.num_unique, np.uint64)
+    lost = np.flatnonzero(group.missing)  # one a table at most
     for j, table in enumerate(group.tables):
         start, end = int(group.table_offsets[j]), int(group.table_offsets[j + 1])
         hashes[start:end] = mix64(tables[table].uid, False, group.unique_ids[start:end])
-        lost = start + np.flatnonzero(group.missing[start:end])  # one at most
-        hashes[lost] = mix64(tables[table].uid, True, group.unique_ids[lost])
+        here = lost[(start <= lost) & (lost < end)] if len(lost) else lost
+        if len(here):
+            hashes[here] = mix64(tables[table].uid, True, group.unique_ids[here])
     return hashes
 
 
@@ -188,11 +190,12 @@ class RequestRound:
                 raise ValueError(f"group {g}: tables {group.tables} of a batch, {self._table_order[columns]} expected")
             column_of = np.repeat(columns, np.diff(group.table_offsets))[one.order]
             owner_of = np.repeat(np.arange(self.size), one.counts)
-            counts += np.bincount(owner_of * tables + column_of, minlength=self.size * tables).reshape(counts.shape)
-            for at in np.flatnonzero(group.missing[one.order]):
-                owner, column = int(owner_of[at]), int(column_of[at])
-                same = (owner_of[:at] == owner) & (column_of[:at] == column)
-                missing_at[owner, column] = int(same.sum())
+            part_of = owner_of * tables + column_of  # ascending: each owner's rows are table after table
+            sizes = np.bincount(part_of, minlength=self.size * tables)
+            counts += sizes.reshape(counts.shape)
+            starts = np.cumsum(sizes) - sizes
+            at = np.flatnonzero(group.missing[one.order])
+            missing_at.reshape(-1)[part_of[at]] = at - starts[part_of[at]]
             ids = group.unique_ids[one.order]
             for owner, part in enumerate(np.split(ids, np.cumsum(one.counts)[:-1])):
                 parts[owner].append(part)

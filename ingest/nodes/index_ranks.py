@@ -186,6 +186,9 @@ class IndexRanks(Node[RankRows]):
             raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
         try:
             return self._next_step()
+        except StopIteration:  # on all ranks at this step, and nothing is under way
+            self._leave_run()
+            raise
         except ExchangeClosedError as error:
             raise NodeClosedError(f"{self.name} was closed while it waited for other ranks") from error
 

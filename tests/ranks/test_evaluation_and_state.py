@@ -58,6 +58,55 @@ def test_evaluation_reads_the_newest_rows_and_inserts_none(data, options):
             np.testing.assert_allclose(got, batch, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("kept", "node_size"), [(True, 1), (False, 2)])
+def test_channels_do_not_pile_up_with_evaluations(data, kept, node_size):
+    def work(communicator):
+        schema = make_schema()
+        stage = headrace.EmbeddingStage(schema, lr=0.01, num_threads=1, communicator=communicator)
+        options = {"schema": schema, "communicator": communicator, "window": 2, "timeout": 60, "node_size": node_size}
+        channels = []
+        with headrace.DataLoader(data / "train.txt", 2, **options) as loader:
+
+            def held_out():
+                return headrace.DataLoader(data / "held_out.txt", 25, index=loader.index, train=False, **options)
+
+            one = held_out()
+            for batch in loader:  # 50 steps
+                stage(batch).sum().backward()
+                stage.step(batch)
+                stage.eval()
+                rows = [stage(other).detach() for other in (one if kept else held_out())]
+                assert len(rows) == 1
+                stage.train()
+                channels.append(len(communicator._channels))
+        return channels
+
+    for channels in run_ranks(2, work):
+        assert len(channels) == 50
+        assert max(channels[2:]) <= channels[2], channels
+
+
+def test_two_evaluations_side_by_side(data):
+    def work(communicator):
+        schema = make_schema()
+        stage = headrace.EmbeddingStage(schema, lr=0.01, num_threads=1, communicator=communicator)
+        options = {"schema": schema, "communicator": communicator, "window": 2, "timeout": 60}
+        with headrace.DataLoader(data / "train.txt", 10, **options) as loader:
+            for batch in loader:
+                stage(batch).sum().backward()
+                stage.step(batch)
+            stage.eval()
+            pair = [
+                headrace.DataLoader(data / "held_out.txt", 5, index=loader.index, train=False, **options)
+                for _ in range(2)
+            ]
+            both = [(stage(a).detach().numpy(), stage(b).detach().numpy()) for a, b in zip(*pair, strict=True)]
+        assert all((a == b).all() for a, b in both)
+        return len(both)
+
+    assert run_ranks(2, work) == [5, 5]
+
+
 def places(batch):
     return batch.source.arrays()[1].tolist()
 

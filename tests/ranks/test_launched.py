@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.support.launch import mpirun, torchrun
 from tests.support.rank_training import assert_equal_to_reference, train
 from tests.support.rank_training_program import BROKEN_OFF, read
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1000)]
 
 PROGRAM = str(Path(__file__).resolve().parents[1] / "support" / "rank_training_program.py")
 GLOBAL_BATCH = 24
@@ -57,9 +58,9 @@ def test_a_rank_that_is_gone_ends_the_others_with_its_name(data, what, launch, t
     started = time.monotonic()
     done = launch(3, PROGRAM, what, str(data), str(tmp_path), **options)
     assert done.returncode != 0
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - started < 300  # a wait lasts 15 s, starting and ending on a busy machine a minute
     said = done.stdout + done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.txt"))
-    named = "of rank 1" in said or "lost rank 1" in said
+    named = re.search(r"(of|lost) ranks? ([02], )*1\b", said)  # beside others that are slow
     if what == "kill" and not named:  # a launcher that noticed first has ended the others before they could say it
         assert "Signal 9 (SIGKILL)" in said or "Killed (signal 9)" in said, said
     else:

@@ -47,7 +47,7 @@ def train(
         for p in head.parameters():
             p.copy_(torch.randn(p.shape, generator=generator) * 0.1)
     sgd = torch.optim.SGD(head.parameters(), lr=0.01)
-    options = {"window": 4, "timeout": 60, "capacity": 4000, **options}
+    options = {"window": 4, "timeout": 300, "capacity": 4000, **options}
     rows_seen: list[int] = []
     norms: list[float] = []
     planned = {"rows": 0, "gradients": 0}

@@ -47,8 +47,10 @@ def signal_at(step: int, number: signal.Signals):
 
 if __name__ == "__main__":
     what, data, *rest = sys.argv[1:]
-    with headrace.connect(timeout_s=5.0 if what in SIGNALS else 60.0) as ranks:
+    with headrace.connect(timeout_s=300.0) as ranks:
         if what in SIGNALS:
+            ranks.barrier()  # a machine that is busy starts them one after the other
+            ranks.timeout_s = 15.0
             stop = {"transform": signal_at(2, SIGNALS[what])} if ranks.rank == 1 else {}
             source = headrace.CriteoFiles(data, headrace.criteo_schema(dim=4), block_bytes=4096)
             try:
