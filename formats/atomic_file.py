@@ -83,7 +83,8 @@ def _clear_abandoned(target: Path) -> None:
     with contextlib.suppress(OSError):  # no such folder, or not ours: who opens the new file is told
         for name in os.listdir(target.parent):
             if name.startswith(prefix) and is_partial(name) and is_abandoned(name[len(prefix) : -len(PARTIAL_SUFFIX)]):
-                os.unlink(target.with_name(name))
+                with contextlib.suppress(OSError):  # one that cannot go keeps no other
+                    os.unlink(target.with_name(name))
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,12 +1,14 @@
 """Who writes under a temporary name, and whether that process is gone.
 
-A tag is ``HOST-PID-PROCESS-NUMBER``; HOST, PROCESS and NUMBER are 8 hex digits each. PROCESS tells apart two processes
-that were given the same id one after the other, as in a container that starts again. What a writer left may be removed
-if it ran on this host and is gone; what is of other hosts is left alone, whatever its age.
+A tag is ``HOST-PID-PROCESS-NUMBER``; HOST, PROCESS and NUMBER are 8 hex digits each. HOST stands for the host's name
+and the namespace of process ids: containers may share a name, and see each other's processes as gone. PROCESS tells
+apart two processes that were given the same id one after the other. What a writer left may be removed if it ran on this
+HOST and is gone; what is of others is left alone, whatever its age.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -44,4 +46,8 @@ def is_abandoned(tag: str) -> bool:
 
 
 def _host() -> str:
-    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+    """Where a process id means one process."""
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return hashlib.blake2b(f"{socket.gethostname()} {namespace}".encode(), digest_size=4).hexdigest()

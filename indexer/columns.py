@@ -132,7 +132,8 @@ def _not_integers(values: object) -> str:
             return ""
         return f"{values.dtype}; they must be integers: {_REMEDIES.get(values.dtype.kind, _TEXT)}"
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return f"{type(values).__name__}; they must be a NumPy or Arrow array of integers"
+        how = "np.array(ids, np.uint64), tensor.numpy() or pa.array(series) makes one"
+        return f"{type(values).__name__}; they must be a NumPy or Arrow array of integers: {how}"
     if holds_integers(values.type):
         return ""
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type

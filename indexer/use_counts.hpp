@@ -195,10 +195,11 @@ class UseCounts {
 
     // Slabs for the chunks numbered below `num_chunks`.
     void reserve(std::uint64_t num_chunks) {
-        while (chunks_.size() < num_chunks) {
-            chunks_.reserve(chunks_.size() + kChunks);
-            divided_.reserve(chunks_.size() + kChunks);
-            slabs_.reserve(slabs_.size() + 1);
+        const std::size_t slabs = (num_chunks + kChunks - 1) / kChunks;
+        make_room_in(slabs_, slabs);
+        make_room_in(chunks_, slabs * kChunks);
+        make_room_in(divided_, slabs * kChunks);
+        while (slabs_.size() < slabs) {
             auto* const slab = static_cast<float*>(map_huge(kSlabBytes));
             if (slab == nullptr) throw std::bad_alloc();
             slabs_.push_back(slab);
@@ -207,6 +208,12 @@ class UseCounts {
                 divided_.push_back(divisions());
             }
         }
+    }
+
+    // All that is wanted at once, and twice as much as before at least: to grow slab by slab would copy all each time.
+    template <class T>
+    static void make_room_in(std::vector<T>& values, std::size_t wanted) {
+        if (wanted > values.capacity()) values.reserve(std::max(wanted, values.capacity() * 2));
     }
 
     const double half_life_;

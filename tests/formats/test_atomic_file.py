@@ -12,6 +12,7 @@ import pytest
 
 from headrace.formats import atomic_file
 from headrace.formats.atomic_file import AtomicFile, is_partial, write_atomic
+from headrace.formats.writer_tag import writer_tag
 
 
 def test_a_file_appears_when_it_is_published(tmp_path: Path) -> None:
@@ -98,3 +99,12 @@ def test_other_hidden_files_are_left_alone(tmp_path: Path, tag: str) -> None:
     other.write_bytes(b"of another host, or by hand")
     write_atomic(tmp_path / "x", b"new")
     assert sorted(os.listdir(tmp_path)) == [other.name, "x"]
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path) -> None:
+    host, _, process, _ = writer_tag().split("-")
+    for k in range(3):  # a folder among files, whatever their order
+        name = tmp_path / f".x.{host}-{10**17}-{process}-0000000{k}.partial"
+        name.mkdir() if k == 1 else name.touch()
+    write_atomic(tmp_path / "x", b"")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f".x.{host}-{10**17}-{process}-00000001.partial", "x"]

@@ -31,5 +31,8 @@ def test_tags_of_dead_processes_of_this_host_are_abandoned(monkeypatch: pytest.M
     assert is_abandoned(f"{host}-{10**17}-{process}-{number}")
     for tag in ("", "a-1-b-c", f"{host}-{10**4000}-{process}-{number}", f"{host}-{dead.pid}-{process}-{number}0"):
         assert not is_abandoned(tag)
-    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    assert not is_abandoned(f"{host}-{dead.pid}-{process}-{number}")
+    for name, found in (("socket.gethostname", "elsewhere"), ("os.readlink", "pid:[7]")):  # another host, or container
+        with monkeypatch.context() as patch:
+            patch.setattr(name, lambda *_, found=found: found)
+            assert not is_abandoned(f"{host}-{dead.pid}-{process}-{number}")
+    assert is_abandoned(f"{host}-{dead.pid}-{process}-{number}")
