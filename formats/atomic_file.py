@@ -8,6 +8,7 @@ same host, and may be removed by hand at any time when nobody writes NAME.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +28,12 @@ class AtomicFile:
     """A new file beside `target`, under a hidden name, that takes its place when it is published.
 
     States: open --finish--> on disk --publish--> named; leaving the context in another state removes it. What killed
-    writers of `target` left is removed first.
+    writers of `target` left is removed first. IsADirectoryError, before anything is written, for a folder.
     """
 
     def __init__(self, target: Path) -> None:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder stands where the file is to be written", str(target))
         self.target = target
         _clear_abandoned(target)
         self._partial = target.with_name(f".{target.name}.{writer_tag()}{PARTIAL_SUFFIX}")

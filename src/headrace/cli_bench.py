@@ -59,7 +59,9 @@ def bench() -> None:
 @click.option("--data", metavar="PATH", help="Criteo text (a file, glob or folder) instead of the preset's stream.")
 @click.option("--labels/--no-labels", default=True, help="Whether the files of --data have a label column.")
 @click.option(
-    "--rows", type=Count(), help="Rows resident in the index.  [default: 5e6; with --data those that its ids make]"
+    "--rows",
+    type=Count(),
+    help="Rows resident in the index; the stream's own ids come on top.  [default: 5e6; with --data its ids']",
 )
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--threads", type=Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")

@@ -108,3 +108,11 @@ def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path) -> None:
         name.mkdir() if k == 1 else name.touch()
     write_atomic(tmp_path / "x", b"")
     assert sorted(p.name for p in tmp_path.iterdir()) == [f".x.{host}-{10**17}-{process}-00000001.partial", "x"]
+
+
+def test_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for target in (tmp_path / "x", Path(".")):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        with pytest.raises(IsADirectoryError, match=f"where the file is to be written: '{target}'"):
+            AtomicFile(target)
+    assert os.listdir(tmp_path) == ["x"]
