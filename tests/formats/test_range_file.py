@@ -227,13 +227,17 @@ def test_attempts_that_bring_nothing_do_not_prolong_the_wait(tmp_path: Path) -> 
 
 def test_ranges_that_come_prolong_the_wait_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the first range comes last, 250 s after it was asked for; a silence of 60 s is an error, but there was none
-    now_s, others, lock = [0.0], threading.Semaphore(0), threading.Lock()
+    now_s, others, lock, files = [0.0], threading.Semaphore(0), threading.Lock(), []
 
     def fault(path: str, offset: int, nbytes: int) -> str:
         if offset == 0:
             for _ in range(5):
                 assert others.acquire(timeout=60)
         with lock:
+            for _ in range(60_000):  # until what came before is known to have come: 50 s pass between two, not 100
+                if files[0]._fetcher._last_bytes_s == now_s[0]:
+                    break
+                time.sleep(0.001)
             now_s[0] += 50
         others.release()
         return ""
@@ -241,6 +245,7 @@ def test_ranges_that_come_prolong_the_wait_for_another(tmp_path: Path, monkeypat
     monkeypatch.setattr(range_fetcher, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     _, store = faulty(tmp_path, fault, FetchOptions(range_bytes=256, ahead=5))
     with store.open("f") as file:
+        files.append(file)
         assert file.read(10) == DATA[:10]
     assert now_s[0] == 300
 
