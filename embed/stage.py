@@ -51,6 +51,9 @@ from headrace.ingest.step_plan import StepPlan
 OVERLAP = True
 """Whether a thread moves the rows of an arena, if not said."""
 
+MANY_BATCHES = 256
+"""So many batches without a step are taken for a step that was forgotten."""
+
 
 class EmbeddingStage(torch.nn.Module):
     """Gathers, pools and updates the embedding rows of a batch, on the host or on a GPU.
@@ -146,8 +149,10 @@ class EmbeddingStage(torch.nn.Module):
         )
         frozen_uids = np.array([table_uid(name) for name in sorted(self.frozen)], np.uint32)
         here = frozen_uids if communicator is None else frozen_uids[:0]  # over ranks the owner leaves them out
-        self._pending = PendingGradients(len(groups), here, self._kernels.sum_rows, self._optimizer.show)
-        self._warns_of_rows = True
+        self._pending = PendingGradients(
+            len(groups), here, self._kernels.sum_rows, self._optimizer.show, one_batch=communicator is not None
+        )
+        self._warns_of_rows = self._warns_of_steps = True
         self._exchange: RankExchange | None = None
         if communicator is not None:
             self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every, wire)
@@ -265,7 +270,8 @@ class EmbeddingStage(torch.nn.Module):
         if last is None or batch.plan is None or last.batch.plan is not batch.plan:
             raise RuntimeError(
                 "step() of a batch that was not the last training forward, or was stepped already; a step is "
-                "stage(batch), loss.backward(), stage.step(batch), with the stage in training mode and a planned batch"
+                "stage(batch), loss.backward(), stage.step(batch), with the stage in training mode and a planned batch "
+                "(stage.optimizer().step() applies what waits, whichever batches it is of)"
             )
         if self._pending.expects_some and not self._pending.any:
             raise RuntimeError(
@@ -277,14 +283,22 @@ class EmbeddingStage(torch.nn.Module):
     def skip(self, batch: Batch) -> None:
         """Pass a planned batch by without training on it; needed in arena mode, where its movements must be done.
 
-        Gradients of the batch that went forward last, if there are any, are dropped.
+        Gradients that `batch` gave, clipped or not, are dropped; those of batches before it go on waiting for the step,
+        unclipped if they were clipped together with it. RuntimeError for a batch whose gradients cannot be told from
+        those of a later one any more, and over ranks while gradients of another batch wait.
         """
-        if batch.plan is None:
+        plan = batch.plan
+        if plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema, self.device)
-        self._residency.skip(batch.plan)
+        key = (plan.run, plan.step)
+        self._pending.check_pass_by(key)
+        if not self._pending.is_of(key):
+            self._pending.let_go()  # its rows may leave their slots
+            self._check_no_gradients_over_ranks()
+        self._residency.skip(plan)
         self._last = None
-        self._pending.pass_by()
+        self._pending.pass_by(key)
         if self._exchange is not None and batch.ranks is not None:
             self._exchange.skip(batch.ranks)
 
@@ -443,8 +457,9 @@ class EmbeddingStage(torch.nn.Module):
     def _forward(self, batch: Batch) -> Forward:
         """The rows of a batch; in training they are remembered for the step."""
         plan = batch.plan if self.training else None
-        if plan is not None and self._last is not None and self._last.batch.plan is plan:
-            return self._last
+        last = self._last
+        if plan is not None and self._pending.collects and last is not None and last.batch.plan is plan:
+            return last
         if plan is not None:
             self._times.begin_step()
         with self._times.of_training("gather", plan is not None):
@@ -453,9 +468,9 @@ class EmbeddingStage(torch.nn.Module):
         if plan is None:
             self.flush()
         else:
-            self._last = None
             with self._times.of("update"):
-                self._pending.let_go()
+                self._pending.let_go()  # also if the batch is refused, which may move rows
+            self._warn_of_forgotten_steps()
             if not over_ranks:
                 self._residency.enter(plan, keys)
         with self._times.of_training("gather", plan is not None):
@@ -464,12 +479,28 @@ class EmbeddingStage(torch.nn.Module):
                 forward = Forward(batch, bags, tuple(rows), tuple(sources))
             else:
                 forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
+        if plan is not None:
+            self._last = None
         if self.check_finite:
             check_finite_vectors(forward, self.schema)
         if plan is not None:
             self._last = forward
-            self._pending.collect(forward.rows)
+            self._pending.collect(forward.rows, (plan.run, plan.step))
         return forward
+
+    def _warn_of_forgotten_steps(self) -> None:
+        if self._warns_of_steps and self._pending.num_batches >= MANY_BATCHES:
+            self._warns_of_steps = False
+            warnings.warn(
+                f"the gradients of {self._pending.num_batches} batches wait for a step, and no row was trained since: "
+                "call stage.step(batch) (or stage.optimizer().step()) after backward",
+                UserWarning,
+                stacklevel=6,  # through torch.nn.Module
+            )
+
+    def _check_no_gradients_over_ranks(self) -> None:
+        if self._exchange is not None and self._pending.any:
+            raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
 
     def _enter_over_ranks(
         self, batch: Batch, keys: Sequence[RowKeys], plan: StepPlan | None
@@ -480,8 +511,8 @@ class EmbeddingStage(torch.nn.Module):
                 "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same "
                 "communicator"
             )
-        if plan is not None and self._pending.any:
-            raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
+        if plan is not None:
+            self._check_no_gradients_over_ranks()
         sources = self._exchange.enter(batch.ranks, plan)
         places = [key._replace(locations=np.arange(len(key.locations), dtype=np.uint64)) for key in keys]
         trained = [plan is not None and bool(layout.trained.any()) for layout in self.layout.groups]
