@@ -57,6 +57,7 @@ class RowDatabase:
     def __init__(self, stage: EmbeddingStage, index: FindsRows, *, on_nan: OnNan = "raise") -> None:
         if on_nan not in ("raise", "ignore"):
             raise ValueError(f"on_nan={on_nan!r} is neither 'raise' nor 'ignore'")
+        stage.use_index(index, "this RowDatabase")
         self.stage = stage
         self.index = index
         self.on_nan = on_nan
@@ -82,6 +83,7 @@ class RowDatabase:
         `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
+        self.stage.use_index(self.index, "this RowDatabase")
         columns = {}
         for name, values in ids.items():
             array = check_ids(name, values)
@@ -128,6 +130,7 @@ class RowDatabase:
     def _check_open(self, ticket: RowTicket) -> None:
         if self._open.get(id(ticket)) is not ticket:
             raise RuntimeError("this ticket was released, or is of another database: prefetch the ids again")
+        self.stage.check_index(self.index, "this RowDatabase")
 
     def _check_gradients(self, ticket: RowTicket, name: str, values: Any) -> F32:
         """A contiguous copy of gradients that may be added."""

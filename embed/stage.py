@@ -25,6 +25,7 @@ from headrace.embed.forward_rows import (
     read_vectors,
 )
 from headrace.embed.held_gradients import HeldGradients
+from headrace.embed.index_binding import IndexBinding, serial_of
 from headrace.embed.initializer import Initializer, check_seed, initial_vectors
 from headrace.embed.kernels import KernelsName, NativeKernels
 from headrace.embed.layout import feature_layout
@@ -47,6 +48,8 @@ from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
+
+_THIS_BATCH = "this batch"
 
 OVERLAP = True
 """Whether a thread moves the rows of an arena, if not said."""
@@ -95,7 +98,10 @@ class EmbeddingStage(torch.nn.Module):
 
     Nested in a model, the stage puts nothing into the model's ``state_dict()``, which warns of it once: the rows may be
     many times the model, and without the index nobody could tell whose they are. :func:`headrace.save_run` saves both.
-    The stage's own :meth:`state_dict` has the rows. One caller at a time.
+    The stage's own :meth:`state_dict` has the rows. For the same reason it cannot be copied or pickled.
+
+    Its rows are found by one index, that of the first batch: batches of another are refused with ValueError (see
+    ``index=loader.index``), until a state is loaded. One caller at a time.
     """
 
     def __init__(
@@ -138,6 +144,7 @@ class EmbeddingStage(torch.nn.Module):
             self.stores, self.device, kernels, mode, capacity, self._threads, self._times
         )
         self._last: Forward | None = None
+        self._index = IndexBinding()
         self._optimizer = StageOptimizer(
             [(group.optimizer, group.tables) for group in groups],
             apply=self._apply_pending,
@@ -291,6 +298,7 @@ class EmbeddingStage(torch.nn.Module):
         if plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema, self.device)
+        self._index.check(batch.index_serial, _THIS_BATCH)
         key = (plan.run, plan.step)
         self._pending.check_pass_by(key)
         if not self._pending.is_of(key):
@@ -321,6 +329,24 @@ class EmbeddingStage(torch.nn.Module):
     def add_gradients(self, group: int, keys: RowKeys, grads: F32) -> None:
         """Add grads float32 [n, dim] of rows, each once, to what the next step applies; for loops without autograd."""
         self._pending.add(group, with_gradients(keys, torch.from_numpy(grads).to(self.device)))
+
+    def use_index(self, index: object, what: str) -> None:
+        """ValueError if `what` comes with another index than the one that the rows are found by; a stage without one
+        takes it from the first batch, or from here."""
+        self._index.bind(serial_of(index), what)
+
+    def check_index(self, index: object, what: str) -> None:
+        """:meth:`use_index`, without taking it."""
+        self._index.check(serial_of(index), what)
+
+    def check_nothing_waits(self, what: str) -> None:
+        """RuntimeError if gradients wait for a step, which `what` would lose. Those with a NaN or an infinity are none
+        to lose: a GradScaler has passed them by."""
+        if self._pending.any and self._pending.all_finite:
+            raise RuntimeError(
+                f"{what} while gradients wait for a step, which would be lost: call it after stage.step(batch) (or "
+                "stage.optimizer().step()), or drop them with stage.optimizer().zero_grad()"
+            )
 
     def flush(self) -> None:
         """Make `stores` hold the newest of every row; changes no residency."""
@@ -371,7 +397,7 @@ class EmbeddingStage(torch.nn.Module):
         """
         self._settle()
         self._residency.flush()
-        self._residency.drop()
+        self._residency.empty()
         self.stores[group].forget(locations[locations != ABSENT])
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
@@ -387,7 +413,8 @@ class EmbeddingStage(torch.nn.Module):
         return state
 
     def load_state_arrays(self, state: Mapping[str, Array]) -> None:
-        """Replace all rows by what :meth:`state_arrays` gave, and empty the arenas; pending gradients are dropped.
+        """Replace all rows by what :meth:`state_arrays` gave, and empty the arenas; pending gradients are dropped. The
+        index of the next batch is the one that the rows are found by.
 
         ValueError, before anything changes, for what :meth:`check_state_arrays` refuses.
         """
@@ -395,7 +422,8 @@ class EmbeddingStage(torch.nn.Module):
         self.check_state_arrays(state)
         self._last = None
         self._pending.clear()
-        self._residency.drop()
+        self._residency.empty()
+        self._index.free()
         for g, store in enumerate(self.stores):
             store.load(state[f"locations_{g}"], state[f"rows_{g}"])
 
@@ -424,6 +452,14 @@ class EmbeddingStage(torch.nn.Module):
         not fit. `strict` and `assign` are torch's, and have no effect.
         """
         load_stage_state(self, state_dict)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """For ``copy.deepcopy``, ``pickle`` and ``torch.save``: TypeError that says what to do."""
+        raise TypeError(
+            "an EmbeddingStage, or a model that contains one, is neither copied nor pickled: its rows may be many "
+            "times the model. Save it with headrace.save_run, or by stage.state_dict() and model.state_dict(); to copy "
+            "or average a model (AveragedModel), take its dense part as a module of its own"
+        )
 
     @contextmanager
     def rows_saved_elsewhere(self) -> Iterator[None]:
@@ -464,6 +500,7 @@ class EmbeddingStage(torch.nn.Module):
             self._times.begin_step()
         with self._times.of_training("gather", plan is not None):
             bags, keys = checked_bags(batch, self.schema, self.layout.groups, self._kernels)
+            self._index.bind(batch.index_serial, _THIS_BATCH)
         over_ranks = self._exchange is not None or batch.ranks is not None
         if plan is None:
             self.flush()

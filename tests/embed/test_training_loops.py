@@ -506,7 +506,7 @@ def test_a_checkpoint_keeps_rates_and_the_number_of_steps(kit, stream, mode, tmp
         group["lr"] = 0.01 * (g + 1)
     save_run(tmp_path / "c", loader_state={}, index=Index(), stage=whole, model=model, optimizer=None, step=10)
     resumed = EmbeddingStage(FOUR, **options)
-    load_run(tmp_path / "c").restore(stage=resumed, model=model)
+    load_run(tmp_path / "c").restore(index=None, stage=resumed, model=model)
     rest = kit.plan_batches([replace(b, plan=None) for b in stream[1][10:]], run=2)
     for stage in (whole, resumed):
         for batch in rest:
@@ -515,7 +515,7 @@ def test_a_checkpoint_keeps_rates_and_the_number_of_steps(kit, stream, mode, tmp
     assert resumed.num_steps == 20
     assert bits(resumed) == bits(whole)
     with pytest.raises(CheckpointError, match="table_initializers="):
-        load_run(tmp_path / "c").restore(stage=EmbeddingStage(FOUR), model=model)
+        load_run(tmp_path / "c").restore(index=None, stage=EmbeddingStage(FOUR), model=model)
 
 
 class TestThreads:
