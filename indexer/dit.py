@@ -133,9 +133,10 @@ class DIT:
     def commit(self, ticket: int, used: IndexedIds | None = None) -> None:
         """Make the rows of `ticket` and of all earlier tickets permanent. ValueError unless `ticket` is open.
 
-        `used`: a batch that has been delivered; each of its rows counts as used once more. ValueError for locations in
-        chunks that this index has not, or of another owner. Then nothing has changed, and nothing is counted: the same
-        call again counts once.
+        `used`: a batch that has been delivered, of this ticket or of any other; each of its rows counts as used once
+        more. What is counted for rows of later tickets is theirs when they are committed, and gone when they are
+        undone. ValueError for locations in chunks that this index has not, or of another owner: then nothing has
+        changed, and nothing is counted; the same call again counts once.
 
         Commit in the order of the tickets: a ticket that a later one took along is refused, and its uses cannot be
         counted any more. Threads that index side by side hand their batches to one that commits.
@@ -156,8 +157,10 @@ class DIT:
         `half_life`. 0 where a row was never used and for ABSENT; exact up to 2^24. ValueError for locations in chunks
         that this index has not, or of another owner.
 
-        Counts are kept by place, and a row's begins with its commit: whatever was counted there before, for a location
-        that was of no row, or of another one, is not its own."""
+        Counts are kept by place. A row's begins at 0 with the first commit after it was indexed: whatever was counted
+        there before, for a location that was of no row, or of another one, is not its own. So a location of no row, in
+        a chunk that this index has, is not refused (one of another index may be that of a row here), and what is
+        counted for it is nobody's."""
         return self._open().uses(check_locations("locations", locations))
 
     def rows_of_buckets(self, first: int = 0, last: int = ROUTE_BUCKETS) -> IndexRows:

@@ -206,8 +206,8 @@ class Header:
         for rows, (_, extents) in zip(self.rows, self.chunks, strict=True):
             needed += min(len(extents), rows) * _HOLES_BYTES if sum(extents) > rows else 0
         if self.counted_batches:
-            most_chunks = max(len(extents) for _, extents in self.chunks) * self.identity.num_shards
-            needed += min(-(-most_chunks // _SLAB_CHUNKS), sum(self.rows)) * _SLAB_BYTES
+            num_chunks = sum(len(extents) for _, extents in self.chunks)
+            needed += min(-(-num_chunks // _SLAB_CHUNKS), sum(self.rows)) * _SLAB_BYTES
         check_memory(f"the index of this snapshot ({sum(self.rows):,} rows)", needed)
 
     def check_rows(self, number: int, uids: U32, missing: Any, ids: U64, locations: U64) -> U32:

@@ -17,7 +17,7 @@ import pytest
 from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dit import DIT
-from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, IdColumn, IndexTable, pack_location
+from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, OFFSET_BITS, IdColumn, IndexTable, pack_location
 from tests.support.index_batches import assert_same_ids, column
 
 TABLES = (IndexTable(10, 0), IndexTable(20, 1))
@@ -214,6 +214,18 @@ def forged(table: pa.Table, columns: dict[str, Any] | None = None, **header: Any
         digests.append(snapshots._digest(raw, number, whole.slice(start, rows)))
         start += rows
     return pa.Table.from_batches([whole]).replace_schema_metadata({KEY: raw, DIGESTS: json.dumps(digests)})
+
+
+def write_as_file(table: pa.Table, path: Path) -> None:
+    """As `write_snapshot` would have written it, without an index."""
+    start = 0
+    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: table.schema.metadata[KEY]})) as writer:
+        digests = json.loads(table.schema.metadata[DIGESTS])
+        for rows, digest in zip(header_of(table)["rows"], digests, strict=True):
+            part = table.slice(start, rows).combine_chunks().to_batches()
+            batch = part[0] if part else snapshots._empty(table.schema)
+            writer.write_batch(batch.replace_schema_metadata({}), custom_metadata={b"headrace.digest": digest})
+            start += rows
 
 
 def small_index() -> DIT:
@@ -477,17 +489,52 @@ def test_a_small_file_of_many_chunks_takes_little_memory(tmp_path: Path) -> None
     changed = {"location": places, "uses": [1.0, 1.0, 1.0, 1.0]}
     table = forged(small_snapshot(), columns=changed, chunks=chunks, counted_batches=9)
     path = tmp_path / "index.arrow"
-    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: table.schema.metadata[KEY]})) as writer:
-        digest = json.loads(table.schema.metadata[DIGESTS])[0]
-        writer.write_batch(
-            table.to_batches()[0].replace_schema_metadata({}), custom_metadata={b"headrace.digest": digest}
-        )
+    write_as_file(table, path)
     assert path.stat().st_size < 1 << 20
     done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     rows, kib = map(int, done.stdout.split())
     assert rows == 4
     assert kib < 120 << 10  # most of it the header as Python's integers; 2 GB when each chunk had bits and counts
+
+
+COUNT = """
+import sys
+import numpy as np
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import IdColumn, IndexTable
+
+def mapped_bytes():
+    with open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmSize:")).split()[1]) << 10
+
+with DIT([IndexTable(10, 0), IndexTable(20, 1)], num_shards=64) as dit:
+    before = mapped_bytes()
+    dit.read_snapshot(sys.argv[1])
+    out = dit.index([IdColumn(1, np.array([7], np.uint64))])
+    dit.commit(out.ticket, out)
+    print(dit.uses(out.groups[1].locations)[0], dit.stats().counts_nbytes, mapped_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_counting_beside_many_chunks_of_one_shard_takes_room_for_these_alone(tmp_path: Path) -> None:
+    with DIT(TABLES, num_shards=64) as dit:
+        out = dit.index([column(1, [7])])
+        dit.commit(out.ticket, out)
+        snapshot = dit.snapshot()
+    shard = out.groups[1].locations.tolist()[0] >> OFFSET_BITS
+    chunks: list[list[list[int]]] = [[] for _ in range(64)]
+    chunks[shard] = [[0, CHUNK_ROWS]] * 20_000 + [[1, 1]]
+    table = forged(snapshot, columns={"location": [pack_location(20_000 * 64 + shard, 0)]}, chunks=chunks)
+    path = tmp_path / "index.arrow"
+    write_as_file(table, path)
+    done = subprocess.run([sys.executable, "-c", COUNT, path], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    uses, counts_nbytes, mapped = done.stdout.split()
+    assert float(uses) == 2
+    assert int(counts_nbytes) < 1.4e9  # 64 KiB of addresses for each of 20,000 chunks; 84 GB when for each number
+    assert int(mapped) < 3e9
 
 
 def test_a_chunk_restored_without_a_row_is_taken_undone_and_cut_as_the_original(index_class: type[DIT]) -> None:
