@@ -38,7 +38,7 @@ def write(cut: IndexCut, identity: Identity, path: Path) -> None:
                 writer.write_batch(shard.batch, custom_metadata={DIGEST_KEY: shard.digest})
         file.finish()
         file.publish()
-    sync_folder(path.parent)
+    sync_folder(file.target.parent)
 
 
 def restore_file(path: Path, identity: Identity, core: IndexCore) -> None:
