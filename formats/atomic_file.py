@@ -89,13 +89,11 @@ def _create(path: Path, former: os.stat_result | None) -> BinaryIO:
     """A new file, never open to more than the `former` one was."""
     mode = 0o666 if former is None else stat.S_IMODE(former.st_mode)
     stream = open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode & 0o777))  # noqa: SIM115 (the caller's)
-    if former is not None:
-        for change in (
-            lambda: os.fchown(stream.fileno(), former.st_uid, former.st_gid),
-            lambda: os.fchmod(stream.fileno(), mode),  # what the process's umask took away, too
-        ):
-            with contextlib.suppress(OSError):  # another's file, or a file system without them
-                change()
+    if former is not None:  # as far as it may be had: another's file, or a file system without owners
+        with contextlib.suppress(OSError):
+            os.fchown(stream.fileno(), former.st_uid, former.st_gid)
+        with contextlib.suppress(OSError):
+            os.fchmod(stream.fileno(), mode)  # what the process's umask took away, too
     return stream
 
 

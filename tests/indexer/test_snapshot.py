@@ -262,7 +262,30 @@ DAMAGED = {
     "rows of text": ({"rows": ["4"]}, "must be an integer"),
     "counted below 0": ({"counted_batches": -1}, "counted_batches"),
     "counted of text": ({"counted_batches": "1"}, "counted_batches"),
-    "not counted": ({"counted_batches": None}, "counted_batches"),
+    "counted of null": ({"counted_batches": None}, "counted_batches"),
+    "counted too often": ({"counted_batches": 1 << 53}, r"counted_batches is 9007199254740992; it must lie in"),
+    "counted once more than may be": ({"counted_batches": (1 << 40) + 1}, "counted_batches is"),
+    "counted of a float": ({"counted_batches": 1.0}, "counted_batches must be an integer, not float"),
+    "counted of a bool": ({"counted_batches": True}, "counted_batches must be an integer, not bool"),
+    "version of a float": ({"version": 2.0}, "snapshot version 2.0"),
+    "version of text": ({"version": "2"}, "snapshot version '2'"),
+    "shards of a bool": ({"num_shards": True}, "num_shards True, the index 1"),
+    "shards of a float": ({"num_shards": 1.0}, "num_shards 1.0, the index 1"),
+    "shards of text": ({"num_shards": "1"}, "num_shards '1', the index 1"),
+    "chunk size of a float": ({"chunk_rows": float(CHUNK_ROWS)}, "chunk_rows 16384.0"),
+    "rank of a bool": ({"owner_rank": False}, "owner_rank False, the index 0"),
+    "rank of nothing": ({"owner_rank": None}, "owner_rank None, the index 0"),
+    "half life of a bool": ({"half_life": False}, "half_life False, the index None"),
+    "half life of text": ({"half_life": ""}, "half_life '', the index None"),
+    "half life of a list": ({"half_life": []}, r"half_life \[\], the index None"),
+    "rows of a bool": ({"rows": [True]}, "rows must be an integer, not bool"),
+    "rows of a float": ({"rows": [4.0]}, "rows must be an integer, not float"),
+    "uid of a float": ({"tables": [[10.0, 0], [20, 1]]}, "tables must be an integer, not float"),
+    "group of a bool": ({"tables": [[10, False], [20, 1]]}, "tables must be an integer, not bool"),
+    "a table twice": ({"tables": [[10, 0], [20, 1], [10, 0]]}, "has a table uid twice"),
+    "chunk of a bool": ({"chunks": [[[False, 3], [1, 1]]]}, "must be an integer, not bool"),
+    "a field too many": ({"extra": 1}, "does not have the fields of version 2: extra"),
+    "uses, and none counted": ({"columns": {"uses": [1.0, 0.0, 0.0, 0.0]}}, "has uses, of no counted batches"),
     "tables no list": ({"tables": {"10": 0}}, "tables are not a list of pairs"),
     "duplicate place": ({"columns": {"location": [AT[0], AT[1], AT[1], AT[3]]}}, "row 2 of shard 0 has location 0x1"),
     "out of range": ({"columns": {"location": [AT[0], AT[1], AT[2], 1 << 50]}}, "row 3 of shard 0 has location"),
@@ -293,6 +316,24 @@ def test_damaged_snapshot_is_refused_and_nothing_changes(index_class: type[DIT],
         assert len(dit) == 4
 
 
+def test_as_many_batches_as_may_be_counted_are_restored_and_one_more_is_counted(index_class: type[DIT]) -> None:
+    table = forged(small_snapshot(), columns={"uses": [1.0, 0.0, 0.0, 0.0]}, counted_batches=(1 << 40) - 1)
+    with index_class(TABLES, num_shards=1) as dit, index_class(TABLES, num_shards=1) as copy:
+        dit.restore(table)
+        out = dit.index([column(0, [4])])
+        dit.commit(out.ticket, out)
+        assert dit.uses(out.groups[0].locations).tolist() == [2]
+        copy.restore(dit.snapshot())
+        assert copy.snapshot().equals(dit.snapshot(), check_metadata=True)
+
+
+def test_a_half_life_may_be_written_as_an_integer(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1, half_life=4) as dit, index_class(TABLES, num_shards=1, half_life=4) as copy:
+        dit.restore(forged(small_snapshot(), half_life=4.0))
+        copy.restore(forged(small_snapshot(), half_life=4))
+        assert len(dit) == len(copy) == 4
+
+
 def test_key_in_a_shard_where_it_does_not_belong_is_refused(index_class: type[DIT]) -> None:
     with index_class(TABLES, num_shards=2) as dit, index_class(TABLES, num_shards=2) as copy:
         dit.commit(dit.index([column(0, range(10))]).ticket)
@@ -308,6 +349,10 @@ def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT
     changed = table.set_column(2, table.schema.field("id"), pa.array([4, 5, 6, 8], pa.uint64()))
     stripped = table.replace_schema_metadata({})
     not_json = table.replace_schema_metadata({KEY: b"{"})
+    twice = table.replace_schema_metadata({KEY: b'{"version": 2, "version": 2}'})
+    no_number = table.replace_schema_metadata({KEY: b'{"version": NaN}'})
+    whole = json.loads(table.schema.metadata[KEY])
+    short = table.replace_schema_metadata({KEY: json.dumps({k: v for k, v in whole.items() if k != "half_life"})})
     nested = table.replace_schema_metadata({KEY: b"[" * 100_000})
     retyped = table.set_column(2, "id", table.column("id").cast(pa.int64()))
     no_digests = table.replace_schema_metadata({KEY: table.schema.metadata[KEY]})
@@ -320,6 +365,9 @@ def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT
             (stripped, "not a snapshot of an index"),
             (not_json, "not JSON"),
             (nested, "not JSON"),
+            (twice, "has a name twice"),
+            (no_number, "NaN is no number of JSON"),
+            (short, "does not have the fields of version 2: half_life"),
             (retyped, "the snapshot has columns"),
             (None, "not a snapshot"),
         ):
