@@ -42,7 +42,10 @@ class AtomicFile:
         stem = hidden_stem(self.target)
         _clear_abandoned(self.target.parent, stem)
         self._partial = self.target.with_name(f".{stem}.{writer_tag()}{PARTIAL_SUFFIX}")
-        self._stream = _create(self._partial, former)
+        try:
+            self._stream = _create(self._partial, former)
+        except OSError as error:  # of the name that was asked for
+            raise OSError(error.errno, error.strerror, str(target)) from error
         self._published = False
 
     @property

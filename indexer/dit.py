@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -255,13 +256,14 @@ class DIT:
 
         `index`, `lookup`, `commit` and `undo_after` go on meanwhile; the file holds what was committed when it began.
         """
+        file = _path_of_file(path)
         with closing(self._open().open_cut()) as cut:
-            snapshot_file.write(cut, self._identity(), Path(path))
+            snapshot_file.write(cut, self._identity(), file)
 
     def read_snapshot(self, path: str | os.PathLike[str]) -> None:
         """`restore` from a file of `write_snapshot`; errors name the file."""
         with self._sole_restore() as core:
-            snapshot_file.restore_file(Path(path), self._identity(), core)
+            snapshot_file.restore_file(_path_of_file(path), self._identity(), core)
 
     @contextmanager
     def _sole_restore(self) -> Iterator[IndexCore]:
@@ -295,6 +297,23 @@ class DIT:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        parts = [f"{len(self._tables)} tables"]
+        if os.getpid() != self._pid:
+            parts.append("of the parent process")
+        elif self._closed:
+            parts.append("closed")
+        else:
+            with suppress(RuntimeError):  # closed meanwhile
+                parts.append(f"{self._core.committed_rows():,} rows")
+        return f"DIT({', '.join(parts)}, num_shards={self._num_shards}, num_threads={self._num_threads})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an index cannot be pickled or copied, since it has threads and locks: write_snapshot() here and "
+            "read_snapshot() into an index there carry its rows; threads of one process share it as it is"
+        )
+
     def _open(self) -> IndexCore:
         if os.getpid() != self._pid:
             raise RuntimeError(
@@ -302,3 +321,9 @@ class DIT:
                 "or make an index in the child"
             )
         return self._core
+
+
+def _path_of_file(path: str | os.PathLike[str]) -> Path:
+    if os.fspath(path) == "":
+        raise ValueError("the path of the snapshot is empty; name a file")
+    return Path(path)

@@ -476,6 +476,21 @@ def read_error(dit: DIT, path: Path) -> str | None:
     return None
 
 
+def test_what_is_no_file_is_refused(index_class: type[DIT], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with index_class(TABLES) as dit:
+        for call in (dit.write_snapshot, dit.read_snapshot):
+            with pytest.raises(ValueError, match="path of the snapshot is empty; name a file"):
+                call("")
+            with pytest.raises(IsADirectoryError, match="a folder"):
+                call(tmp_path)
+            with pytest.raises((OSError, ValueError), match="a pipe, socket or device"):
+                call(tmp_path / "pipe")
+            with pytest.raises(FileNotFoundError, match=f"No such file or directory: '{tmp_path / 'no' / 'x'}'"):
+                call(tmp_path / "no" / "x")
+        assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index.arrow"
     with small_index() as dit, DIT(TABLES, num_shards=1) as empty:
