@@ -238,7 +238,7 @@ class Header:
         at = np.searchsorted(self.uids, uids)
         known = at < len(self.uids)
         known[known] = self.uids[at[known]] == uids[known]
-        self._refuse(number, ~known, lambda row: f"is of table uid {uids[row]}, which the index does not have")
+        self._refuse(number, ~known, lambda row: f"is of table uid {uids[row]}, which is none of its tables")
         groups, extents = (np.array(part, np.uint32) for part in self.chunks[number])
         chunk = (locations >> np.uint64(OFFSET_BITS)) & np.uint64((1 << (PLACE_BITS - OFFSET_BITS)) - 1)
         k = (chunk // np.uint64(self.identity.num_shards)).astype(np.int64)
@@ -279,7 +279,7 @@ def _half_life(name: str, value: object, identity: Identity) -> float | None:
 
 
 def _tables(name: str, value: object, identity: Identity) -> dict[int, int]:
-    """Groups by table uid of the index."""
+    """Groups by table uid, of the snapshot; each is a table of the index in the same group."""
     group_of = {t.uid: t.group for t in identity.tables}
     pairs = _pairs(value, name, (1 << 32) - 1, (1 << 16) - 1)
     for uid, group in pairs:
@@ -290,7 +290,7 @@ def _tables(name: str, value: object, identity: Identity) -> dict[int, int]:
             )
     if len({uid for uid, _ in pairs}) < len(pairs):
         raise ValueError("the snapshot has a table uid twice")
-    return group_of
+    return dict(pairs)
 
 
 def _counted_batches(name: str, value: object, identity: Identity) -> int:

@@ -59,10 +59,11 @@ class UseCounts {
     void read(const std::uint64_t* places, std::size_t size, float* out) {
         const std::lock_guard<std::mutex> lock(mutex_);
         const float weight = weight_of_now();
+        const std::uint64_t divisions = this->divisions();
         for (std::size_t i = 0; i < size; ++i) {
             const std::uint64_t place = places[i] & kPlaceMask;
             Counted* const chunk = places[i] == kAbsent ? nullptr : find(place_chunk(place));
-            out[i] = chunk == nullptr ? 0 : refreshed(*chunk, divisions())[place_offset(place)] / weight;
+            out[i] = chunk == nullptr ? 0 : refreshed(*chunk, divisions)[place_offset(place)] / weight;
         }
     }
 

@@ -53,9 +53,10 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     from headrace.bench_plot import require_matplotlib
 
     require_matplotlib()
+    writable(ctx, param, path)
     if os.path.splitext(path)[1].lower() not in (".png", ".svg", ".pdf"):
         raise click.BadParameter(f"{path!r} does not end in .png, .svg or .pdf", ctx, param)
-    return writable(ctx, param, path)
+    return path
 
 
 def rounds_option(default: int, help: str = "Interleaved measurements.") -> Callable[[_F], _F]:

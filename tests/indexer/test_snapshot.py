@@ -284,6 +284,8 @@ DAMAGED = {
     "group of a bool": ({"tables": [[10, False], [20, 1]]}, "tables must be an integer, not bool"),
     "a table twice": ({"tables": [[10, 0], [20, 1], [10, 0]]}, "has a table uid twice"),
     "chunk of a bool": ({"chunks": [[[False, 3], [1, 1]]]}, "must be an integer, not bool"),
+    "a table too few": ({"tables": [[10, 0]]}, "row 3 of shard 0 is of table uid 20, which is none of its tables"),
+    "no tables": ({"tables": []}, "row 0 of shard 0 is of table uid 10, which is none of its tables"),
     "a field too many": ({"extra": 1}, "does not have the fields of version 2: extra"),
     "uses, and none counted": ({"columns": {"uses": [1.0, 0.0, 0.0, 0.0]}}, "has uses, of no counted batches"),
     "tables no list": ({"tables": {"10": 0}}, "tables are not a list of pairs"),
