@@ -220,14 +220,14 @@ class TestRefusals:
         assert len(index) == database.in_flight == 0
 
     def test_what_is_no_mapping_and_no_float32(self, database):
-        with pytest.raises(TypeError, match="ids is a mapping from table, .*, not a list"):
+        with pytest.raises(TypeError, match=r"ids is a mapping from table, .*, not a list"):
             database.prefetch([1, 2])
         with pytest.raises(TypeError, match="missing is a mapping"):
             database.prefetch({"items": [1]}, missing=[True])
         ticket = database.prefetch({"items": [1]})
         with pytest.raises(TypeError, match="grads is a mapping"):
             database.push(ticket, np.ones((1, 2), np.float32))
-        with pytest.raises(ValueError, match="torch.bfloat16, not float32: pass gradients.float"):
+        with pytest.raises(ValueError, match=r"torch.bfloat16, not float32: pass gradients.float"):
             database.push(ticket, {"items": torch.ones(1, 2, dtype=torch.bfloat16)})
 
     def test_names_and_masks(self, database):
