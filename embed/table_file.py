@@ -86,7 +86,7 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
                 writer.write_table(_block(part, stage.read_vectors(groups[table], part), schema))
         file.finish()
         file.publish()
-    sync_folder(target.parent)
+    sync_folder(file.target.parent)
     return len(keys.ids)
 
 

@@ -129,6 +129,7 @@ class PyIndex:
         self.shards = [PyShard() for _ in range(num_shards)]
         self.locations: dict[Key, int] = {}
         self.pending: dict[int, list[Key]] = {}
+        self.fresh: list[Key] = []  # since the last commit
         self.next_ticket, self.last_committed, self.closed = 0, -1, False
 
     def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]:
@@ -143,6 +144,7 @@ class PyIndex:
                     k, offset = self.shards[shard].take(self.tables[key[0]].group)
                     self.locations[key] = pack_location(k * self.num_shards + shard, offset, rank=self.rank)
                     brought.append(key)
+                    self.fresh.append(key)
                     is_new[row] = True
                 locations[row] = self.locations[key]
         ticket = self.next_ticket
@@ -178,11 +180,13 @@ class PyIndex:
         self._check_ticket(ticket, False)
         for locations in used:
             self._check_locations(locations)
+        for key in self.fresh:
+            self.counts.stored.pop(self.locations.get(key, -1), None)  # of what was there before
+        self.fresh = []
         for done in [t for t in self.pending if t <= ticket]:
             for key in self.pending.pop(done):
                 shard, k, offset = self._place(self.locations[key])
                 self.shards[shard].commit(k, offset)
-                self.counts.stored.pop(self.locations[key], None)  # of what was there before
         if used:
             self.counts.add(used)
         self.last_committed = ticket

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NoReturn
 
 from headrace.indexer._dit import NativeDedup
 from headrace.indexer.checks import check_integer
@@ -31,6 +32,9 @@ class Deduplicator:
             raise RuntimeError("this deduplicator was made in the parent process; make one in the child")
         groups = self._core.deduplicate(check_columns(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a deduplicator cannot be pickled or copied, since it has threads: make one in each process")
 
     def close(self) -> None:
         """Wait for the calls in flight and join the threads. Again: nothing."""

@@ -9,8 +9,9 @@ import click
 
 from headrace.bench_plan import bench_plan
 from headrace.cli_dataset import one_or_all, optional_dataset_options
+from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, writable, write_report
+from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
@@ -57,7 +58,7 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
     help="Print so many of the first steps too. Ranks: play so many.  [20]",
 )
 @click.option(
-    "--out", metavar="FILE", callback=writable, help="Save the plans (Arrow IPC). Ranks: a table of steps and ranks."
+    "--out", metavar="FILE", callback=replaceable, help="Save the plans (Arrow IPC). Ranks: a table of steps and ranks."
 )
 @click.option("--read", metavar="FILE", help="Read saved plans, in the place of DATA.")
 @click.option("--verify", is_flag=True, help="Prove the plans; exit code 1 if they are wrong.")
