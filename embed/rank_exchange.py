@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ class RankExchange:
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
         self._evaluated: int | None = None
-        self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
+        self._deferred: list[Deferred] = []
         self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
         self._held: HeldGradients | None = None
@@ -236,8 +237,12 @@ class RankExchange:
         self, step: RankStep, grads: Sequence[F32 | None], following: RankStep | None, rules: Sequence[UpdateRule]
     ) -> tuple[list[Gradients], list[F32 | None]]:
         """Gradients on their way to the owners of each layout, and the sums of those of R. With `following` only those
-        that it needs; the others are sent later."""
-        self.settle()
+        that it needs; the others are sent later.
+
+        What the step before has put off is applied meanwhile: it is of rows that this step does not use.
+        """
+        self._send_deferred()
+        put_off, self._deferred = self._deferred, []
         own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
         if step.inner is not None:
             channel = self._node_channel("node_gradients", step)
@@ -254,13 +259,17 @@ class RankExchange:
             if urgent is not None:
                 rest = UrgentRows(~urgent.sent, ~urgent.owned)
                 self._unsent.append((g, group, mine, rest, step, rules[g]))
+        self._apply_deferred(put_off)
         return now, self.hot.reduce(step, grads)
 
     def settle(self) -> None:
         """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""
         self._send_deferred()
-        deferred, self._deferred = self._deferred, []
-        for g, one, rule in deferred:
+        put_off, self._deferred = self._deferred, []
+        self._apply_deferred(put_off)
+
+    def _apply_deferred(self, put_off: Sequence[Deferred]) -> None:
+        for g, one, rule in put_off:
             rows, total = one.total(self._threads)
             self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
 
@@ -344,6 +353,10 @@ class Gradients:
         starts = np.arange(len(self._received)) * dim
         _pool.segment_sum(self._received.reshape(-1), starts, None, False, positions, offsets, total, threads)
         return rows, total
+
+
+Deferred: TypeAlias = tuple[int, Gradients, UpdateRule]
+"""A layout, gradients of it that come later, and how they are applied."""
 
 
 def owned_keys(owned: OwnedRows) -> RowKeys:
