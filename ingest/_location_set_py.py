@@ -1,4 +1,4 @@
-"""A set of locations that many others are compared with."""
+"""NumPy twin of `_location_set.pyx`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _ENTRIES_A_ROW = 8
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbours fall far apart
 
 
-class LocationSet:
-    """Which others are among `locations` (uint64 [n], any order, none ABSENT): exact, in time of their number.
+class PyLocationSet:
+    """Twin of :class:`headrace.ingest.location_set.LocationSet`.
 
     A table of one location an entry, at the high bits of a product: the low bits of a location, its place in a chunk,
     are much the same in all chunks. Of those that fall together the table has one; the others, few, are searched for.
@@ -29,7 +29,7 @@ class LocationSet:
     def contains(self, locations: U64) -> Bool:
         """bool [m]."""
         held = self._table[self._at(locations)]
-        found = np.asarray(held == locations, np.bool_)
+        found = np.asarray((held == locations) & (locations != ABSENT), np.bool_)
         if len(self._others):  # each of them is where the table has another one
             left = np.flatnonzero((held != ABSENT) & ~found)
             wanted = locations[left]
