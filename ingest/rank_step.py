@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.step_plan import I64, U32, U64, Bool, FetchKeys
 
-_Array = TypeVar("_Array", bound=npt.NDArray[Any])
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-def by_rank(rows: _Array, counts: I64) -> list[_Array]:
+def by_rank(rows: npt.NDArray[_Scalar], counts: I64) -> list[npt.NDArray[_Scalar]]:
     """Views of the rows of rank 0, then those of rank 1, ...; `counts` int64 [W] says how many each has."""
     ends = np.cumsum(counts).tolist()
     return [rows[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
