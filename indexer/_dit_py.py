@@ -16,6 +16,7 @@ from headrace.indexer.core import GroupArrays, IndexCore, RowArrays
 from headrace.indexer.dit import DIT
 from headrace.indexer.hashing import mix64, route_bucket, shard_of
 from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, U32, U64, IndexTable, pack_location, unpack_location
+from headrace.indexer.packed_columns import Checked, CheckedPacked
 
 Key = tuple[int, bool, int]
 """Table ordinal, missing flag, id (0 where missing)."""
@@ -132,7 +133,7 @@ class PyIndex:
         self.fresh: list[Key] = []  # since the last commit
         self.next_ticket, self.last_committed, self.closed = 0, -1, False
 
-    def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]:
+    def index(self, columns: Checked) -> tuple[list[GroupArrays], int]:
         self._check_open()
         groups = deduplicate_py(columns, self.tables)
         brought: list[Key] = []
@@ -152,7 +153,7 @@ class PyIndex:
         self.pending[ticket] = brought
         return groups, ticket
 
-    def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def lookup(self, columns: Checked) -> list[GroupArrays]:
         self._check_open()
         groups = deduplicate_py(columns, self.tables)
         provisional = self._provisional()
@@ -161,7 +162,7 @@ class PyIndex:
                 locations[row] = ABSENT if key in provisional else self.locations.get(key, ABSENT)
         return groups
 
-    def remove(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def remove(self, columns: Checked) -> list[GroupArrays]:
         self._check_open()
         if self.pending:
             raise RuntimeError(f"{len(self.pending)} tickets are open")
@@ -358,8 +359,10 @@ class PyIndex:
         return shard_of(hashes, self.num_shards)
 
 
-def deduplicate_py(columns: Sequence[CheckedColumn], tables: Sequence[IndexTable]) -> list[GroupArrays]:
+def deduplicate_py(columns: Checked, tables: Sequence[IndexTable]) -> list[GroupArrays]:
     """Twin of the native deduplication: unique rows by table, in order of first appearance."""
+    if isinstance(columns, CheckedPacked):
+        columns = columns.columns()
     return [
         _deduplicate_group([c for c in columns if tables[c.table].group == group])
         for group in range(count_groups(tables))

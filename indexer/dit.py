@@ -18,11 +18,12 @@ from headrace.indexer import snapshot as snapshots
 from headrace.indexer import snapshot_file
 from headrace.indexer._dit import NativeIndex
 from headrace.indexer.checks import check_integer, check_locations, check_number
-from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
+from headrace.indexer.columns import MAX_THREADS, check_tables, count_groups
 from headrace.indexer.core import IndexCore
 from headrace.indexer.dit_stats import DitStats
 from headrace.indexer.hashing import MAX_SHARDS, ROUTE_BUCKETS, private_multiplier, route_bucket
 from headrace.indexer.indexed import U64, IdColumn, IndexedGroup, IndexedIds, IndexRows, IndexTable
+from headrace.indexer.packed_columns import PackedColumns, checked
 from headrace.indexer.writer import WriterClaim
 
 
@@ -101,26 +102,26 @@ class DIT:
     def owner_rank(self) -> int:
         return self._owner_rank
 
-    def index(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def index(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """Deduplicate a batch and give every unique key a location; keys not known yet get the next places.
 
         The new rows are provisional until the returned ticket is committed. TypeError, ValueError: see
         :func:`~headrace.indexer.columns.check_columns`. MemoryError, or OverflowError when all chunk numbers are in
         use: then the batch has left no trace.
         """
-        groups, ticket = self._open().index(check_columns(columns, self._tables))
+        groups, ticket = self._open().index(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), ticket)
 
-    def lookup(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def lookup(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """As `index`, but read-only: nothing is inserted or counted, `ticket` is None.
 
         Keys without a committed row get ABSENT, provisional ones among them: after an undo their place may be another
         key's. Beside a running `commit` each shard is seen before or after it.
         """
-        groups = self._open().lookup(check_columns(columns, self._tables))
+        groups = self._open().lookup(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
 
-    def remove(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def remove(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """Take rows out of the index. As `lookup`: locations are those that the rows had, ABSENT where there was none.
 
         Their places go to the next new rows of the same group and shard, lowest place first; what was stored there (a
@@ -128,7 +129,7 @@ class DIT:
         their batches may use the rows. On MemoryError some of the rows are gone. Waits for running snapshots, and for
         those that begin meanwhile: threads that take them without a gap between them hold it off for as long.
         """
-        groups = self._open().remove(check_columns(columns, self._tables))
+        groups = self._open().remove(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
 
     def commit(self, ticket: int, used: IndexedIds | None = None) -> None:
