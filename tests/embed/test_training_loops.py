@@ -490,6 +490,41 @@ class TestStageState:
                 stage.load_state_dict(wrong)
             assert (bits(stage), stage.optimizer().state_dict()) == before
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda s: {"locations_0": s["locations_0"].reshape(-1, 1)},
+            lambda s: {"locations_0": s["locations_0"][:2].reshape(1, 2), "rows_0": s["rows_0"][:1]},
+            lambda s: {"rows_0": s["rows_0"].to_sparse()},
+            lambda s: {"rows_0": torch.empty(s["rows_0"].shape, device="meta")},
+            lambda s: {"rows_0": s["rows_0"].to(torch.complex64).conj()},
+            lambda s: {"optimizer": {**s["optimizer"], "state": {"num_steps": 10**400}}},
+            lambda s: {
+                "optimizer": {**s["optimizer"], "param_groups": [{**s["optimizer"]["param_groups"][0], "lr": 1e40}]}
+            },
+        ],
+    )
+    def test_tensors_that_are_no_plain_rows_are_refused_and_change_nothing(self, batches, change):
+        stage = one_stage()
+        stage(batches[0]).sum().backward()
+        stage.step(batches[0])
+        state, before = stage.state_dict(), (bits(stage), stage.optimizer().state_dict())
+        with pytest.raises(ValueError):
+            stage.load_state_dict({**state, **change(state)})
+        assert (bits(stage), stage.optimizer().state_dict()) == before
+
+    def test_tensors_of_any_memory_layout_are_taken(self, batches):
+        stage = one_stage()
+        stage(batches[0]).sum().backward()
+        stage.step(batches[0])
+        state, before = stage.state_dict(), bits(stage)
+        strided = torch.stack([state["locations_0"]] * 2, 1)[:, 0]
+        transposed = state["rows_0"].t().contiguous().t()
+        assert not strided.is_contiguous()
+        assert not transposed.is_contiguous()
+        stage.load_state_dict({**state, "locations_0": strided, "rows_0": transposed})
+        assert bits(stage) == before
+
 
 @MODES
 def test_a_checkpoint_keeps_rates_and_the_number_of_steps(kit, stream, mode, tmp_path):
