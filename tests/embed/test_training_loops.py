@@ -450,6 +450,52 @@ class TestInitializers:
             EmbeddingStage(ONE, frozen="a")
 
 
+class TestGradientsThatWouldBeLost:
+    """A gradient that comes when nobody collects it any more is an error, not a loss in silence."""
+
+    @MODES
+    def test_two_batches_in_one_loss(self, batches, mode):
+        stage = one_stage(mode)
+        loss = stage(batches[0]).sum() + stage(batches[1]).sum()
+        with pytest.raises(RuntimeError, match=r"passed by: after its stage\(batch\) came another batch"):
+            loss.backward()
+
+    @MODES
+    @pytest.mark.parametrize("then", ["step", "skip"])
+    def test_a_backward_after_the_step_or_a_skip(self, batches, mode, then):
+        stage = one_stage(mode)
+        out = stage(batches[0])
+        out.sum().backward(retain_graph=True)
+        stage.step(batches[0]) if then == "step" else stage.skip(batches[1])
+        before = rows_of(stage)
+        with pytest.raises(RuntimeError, match="passed by"):
+            out.sum().backward()
+        stage.optimizer().step()
+        assert rows_of(stage) == before
+
+    @MODES
+    def test_a_batch_without_backward_is_passed_by(self, batches, mode):
+        stage = one_stage(mode)
+        stage(batches[0])
+        stage(batches[1]).sum().backward()
+        stage.step(batches[1])
+        assert rows_of(stage) == [[-1, -1]] * 2
+
+    @MODES
+    def test_a_batch_of_the_same_plan_with_weights_is_another(self, batches, mode):
+        stage = one_stage(mode, initializer=Constant(value=1.0))
+        group = replace(batches[0].groups[0], weights=torch.tensor([2.0, 3.0]))
+        first, second = batches[0], replace(batches[0], groups=(group,))
+        out = stage(first)
+        assert out.tolist() == [[1, 1]] * 2
+        out.sum().backward()
+        out = stage(second)
+        assert out.tolist() == [[2, 2], [3, 3]]
+        out.sum().backward()
+        stage.step(second)
+        assert rows_of(stage) == [[-2, -2], [-3, -3]]  # 1 - (1 + 2), 1 - (1 + 3)
+
+
 class TestStageState:
     @MODES
     def test_round_trip_through_a_file(self, kit, stream, mode, tmp_path):
