@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from headrace.embed.arrays import F32, I64, U64, Bool
+from headrace.embed.arrays import F32, I64, U64, Bool, host_array
 from headrace.embed.finite import first_not_finite, key_name
 from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_ids, find_rows
 from headrace.embed.stage import EmbeddingStage
@@ -84,6 +84,9 @@ class RowDatabase:
         `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
+        _check_by_table("ids", ids, "{'items': ids}")
+        if missing is not None:
+            _check_by_table("missing", missing, "{'items': mask}")
         columns = {}
         for name, values in ids.items():
             array = check_ids(name, values)
@@ -117,6 +120,7 @@ class RowDatabase:
         """
         self._check_open(ticket)
         self._check_places(ticket)
+        _check_by_table("grads", grads, "{'items': gradients}")
         checked = {name: self._check_gradients(ticket, name, values) for name, values in grads.items()}
         for name, array in checked.items():
             self.stage.add_gradients(ticket.rows[name].group, ticket.rows[name].keys, array)
@@ -166,10 +170,19 @@ class RowDatabase:
 
 
 def _array(name: str, values: Any) -> Any:
+    if not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    if values.dtype == torch.bfloat16:  # which NumPy has not
+        raise ValueError(f"table {name!r}: gradients of torch.bfloat16, not float32: pass gradients.float()")
     try:
-        return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+        return host_array(values)
     except RuntimeError as error:  # without memory, or conjugate
         raise ValueError(f"table {name!r}: gradients that are no plain array: {error}") from error
+
+
+def _check_by_table(name: str, value: object, example: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a mapping from table, as {example}, not a {type(value).__name__}")
 
 
 def _where(ticket: RowTicket, name: str, unique: int) -> str:
