@@ -50,7 +50,7 @@ class PendingGradients:
         """
         for rows in self._collecting:
             if rows is not None and rows.leaf.requires_grad:
-                rows.leaf.register_post_accumulate_grad_hook(_refuse)
+                rows.leaf.register_post_accumulate_grad_hook(_refuse)  # type: ignore[no-untyped-call]
         self._collecting = [None] * self._num_groups
         self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
         self._changed()

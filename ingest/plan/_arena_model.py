@@ -81,7 +81,8 @@ class ArenaModel:
 
     def were_fetched_at(self, slots: I64, number: int) -> Bool:
         """Which of the rows in these slots move `number` has fetched."""
-        return self.fetched_at[slots] == number + 1
+        found: Bool = self.fetched_at[slots] == number + 1
+        return found
 
     def _make_room(self, slots: I64) -> None:
         """A capacity is a claim (it may be a forged one): memory is for the slots that are named."""
