@@ -73,10 +73,15 @@ class AtomicFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
-        if not self._published:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._partial)
+        try:
+            self._stream.close()
+        except OSError:  # what is still buffered finds no room
+            if error is None:
+                raise
+        finally:
+            if not self._published:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._partial)
 
 
 def write_atomic(target: Path, data: bytes) -> None:

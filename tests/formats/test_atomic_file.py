@@ -29,6 +29,23 @@ def test_a_file_appears_when_it_is_published(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [target.name]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_file_that_finds_no_room_when_it_is_closed_vanishes_and_the_first_error_is_told(
+    tmp_path: Path, told: bool
+) -> None:
+    def write() -> None:
+        with AtomicFile(tmp_path / "x") as file:
+            file.stream.close()
+            file._stream = open("/dev/full", "wb")  # noqa: SIM115 (what is buffered cannot be written)
+            file.write(b"new")
+            if told:
+                raise OSError("at first")
+
+    with pytest.raises(OSError, match="at first" if told else "No space left"):
+        write()
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_file_that_is_not_published_vanishes(tmp_path: Path, finished: bool) -> None:
     with AtomicFile(tmp_path / "x") as file:
