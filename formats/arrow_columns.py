@@ -5,7 +5,8 @@ value by value. No value changes its meaning on the way:
 
 | declared | taken from | refused as bad records |
 |---|---|---|
-| label (float32) | integers, floats, bool | null, not finite, integers that float32 cannot hold |
+| label (float32) | integers, floats, bool | null, all but 0 and 1 |
+| label with ``binary=False`` | the same (floats rounded to float32) | null, else as dense float32 |
 | dense int64 | integers, bool, floats, decimal text | fractions, not finite, beyond 64 bits |
 | dense float32 | integers, bool, floats (rounded to float32), decimal text | not finite as float32 |
 | uint64, int64 | integers of any width and sign, decimal text | beyond the range |
@@ -47,7 +48,7 @@ _MAX_OFFSET = 2**31 - 1
 def column_kind(column: Label | Dense | Sparse) -> Kind:
     """What the values of a schema column are."""
     if isinstance(column, Label):
-        return Kind.LABEL
+        return Kind.LABEL if column.binary else Kind.FLOAT32
     if isinstance(column, Dense):
         return Kind.INT64 if column.dtype == "int64" else Kind.FLOAT32
     return SPARSE_KIND[column.encoding]
@@ -64,6 +65,8 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
     """Numbers as the values of a `kind`, and for each 0 or the reason why it does not fit (uint8 [n])."""
     dtype = VALUE_DTYPE[kind]
     reasons = np.zeros(len(values), np.uint8)
+    if kind == Kind.LABEL:
+        reasons[~_is_binary(values)] = Reason.BAD_LABEL
     if values.dtype.kind == "f":
         reasons[~np.isfinite(values)] = Reason.NOT_FINITE
         if kind == Kind.INT64:
@@ -73,9 +76,7 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
             with np.errstate(over="ignore"):
                 reasons[(reasons == 0) & ~np.isfinite(values.astype(np.float32))] = Reason.OUT_OF_RANGE
         return np.where(reasons == 0, values, 0).astype(dtype), reasons
-    if kind == Kind.LABEL:
-        reasons[np.abs(values.astype(np.float64)) > 2**24] = Reason.OUT_OF_RANGE
-    elif kind == Kind.INT64 and values.dtype == np.uint64:
+    if kind == Kind.INT64 and values.dtype == np.uint64:
         reasons[values > 2**63 - 1] = Reason.OUT_OF_RANGE
     elif kind in _ID_KINDS:
         wraps = wrap_negative and values.dtype.itemsize == dtype.itemsize
@@ -84,6 +85,12 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
         if values.dtype.itemsize > dtype.itemsize:
             reasons[values > np.iinfo(dtype).max] = Reason.OUT_OF_RANGE
     return values.astype(dtype), reasons
+
+
+def _is_binary(values: npt.NDArray[Any]) -> Bool:
+    """bool [n]: what is 0 or 1."""
+    found: Bool = (values == 0) | (values == 1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -122,9 +129,11 @@ class ColumnCast:
         return bool(found == self.target and pa.types.is_integer(found) and not self.missing)
 
     def _fits_as_it_is(self, array: pa.Array) -> bool:
-        """Of an array of the declared type: all integers fit, and floats that are finite."""
+        """Of an array of the declared type: all integers fit, labels of 0 and 1, other floats that are finite."""
         if self.missing and array.null_count:
             return False
+        if self.kind == Kind.LABEL:
+            return bool(_is_binary(primitive_values(array)).all())
         if pa.types.is_floating(self.target):
             return bool(np.isfinite(primitive_values(array)).all())  # also under nulls, where anything may be
         return bool(pa.types.is_integer(self.target))

@@ -62,10 +62,10 @@ class Reason(IntEnum):
     SEVERAL_IDS = 18
 
 
-def field_reason(reason: Reason, kind: Kind) -> str:
-    """Why a field of that kind was refused, in words."""
-    if reason == Reason.BAD_LABEL:
-        return "a label is 0 or 1"
+def field_reason(reason: Reason, kind: Kind, *, holds_numbers: bool = False) -> str:
+    """Why a field of that kind was refused, in words; `holds_numbers`: the format takes labels with binary=False."""
+    if reason == Reason.BAD_LABEL or (reason == Reason.OUT_OF_RANGE and kind == Kind.LABEL):
+        return "a label is 0 or 1" + ("; declare it with binary=False to take any number" if holds_numbers else "")
     if reason == Reason.MISSING_ID:
         return "no id, and the schema says missing='raise'"
     if reason == Reason.BAD_HEX:
@@ -123,6 +123,9 @@ class LineLayout:
     @classmethod
     def from_schema(cls, schema: Schema) -> LineLayout:
         """Layout of `schema`; a column that this text format cannot hold raises :class:`SchemaError`."""
+        for label in schema.labels:
+            if not label.binary:
+                raise SchemaError(f"label {label.name!r}: Criteo text holds 0 or 1, not the numbers of binary=False")
         for dense in schema.dense:
             if dense.dtype != "int64":
                 raise SchemaError(f"dense {dense.name!r}: Criteo text holds int64, not {dense.dtype}")

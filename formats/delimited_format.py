@@ -72,4 +72,7 @@ class TextFormat:
             raise SchemaError(f"sparse {column!r}: {self.name} has one id a field, multi_hot needs a list_separator")
         if found.list_separator and not multi_hot:
             raise SchemaError(f"column {column!r}: {self.name} has lists there; declare it multi_hot")
+        for word, number in (found.words or {}).items():
+            if kind == Kind.LABEL and number not in (0, 1):
+                raise SchemaError(f"label {column!r}: {self.name} takes {word!r} for {number}; say binary=False")
         return found

@@ -73,7 +73,7 @@ class DelimitedLayout:
         return ""
 
     def field_reason(self, bad: BadLine) -> str:
-        return field_reason(Reason(bad.reason), self.plans[bad.column].kind)
+        return field_reason(Reason(bad.reason), self.plans[bad.column].kind, holds_numbers=True)
 
     def empty_batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self.arrow_schema)
@@ -201,6 +201,8 @@ def _parse_field(data: U8, begin: I64, end: I64, plan: FieldPlan) -> tuple[np.nd
         number, reasons = parse_decimal(data, begin, end, signed=True)
         values, no_date = field.part(number.view(np.int64))
         reasons[(reasons == 0) & no_date] = Reason.BAD_TIME
+        if kind == Kind.LABEL:
+            reasons[(reasons == 0) & (values > 1)] = Reason.BAD_LABEL
     elif kind == Kind.LABEL:
         values, reasons = parse_words(data, begin, end, {b"0": 0, b"1": 1})
         reasons[reasons != 0] = Reason.BAD_LABEL

@@ -50,7 +50,7 @@ class Columns:
         column = columns_of(self.schema)[at]
         value = self.values[at][row]
         value = value.as_py() if isinstance(value, pa.Scalar) else value
-        reason = field_reason(Reason(int(self.refused[at, row])), column_kind(column))
+        reason = field_reason(Reason(int(self.refused[at, row])), column_kind(column), holds_numbers=True)
         offending = value if isinstance(value, bytes) else str(value).encode("utf-8", "backslashreplace")
         return BadRecordError(file, first_row + row + 1, column.name, offending, reason, label)
 

@@ -26,6 +26,8 @@ from tests.support.criteo_text import read_all, rows_of
 
 SCHEMA = Schema(labels=(Label(name="y"),), dense=(Dense(name="d"),), sparse=(Sparse(name="c", encoding="uint64"),))
 LISTS = Schema(sparse=(Sparse(name="h", encoding="uint64", multi_hot=True),))
+TARGETS = Schema(labels=(Label(name="y", binary=False),))
+NO_BINARY_LABEL = "a label is 0 or 1; declare it with binary=False to take any number"
 
 
 def parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -139,8 +141,11 @@ def test_a_type_that_cannot_be_cast_names_file_column_and_both_types(
     ("column", "values", "bad_line", "reason"),
     [
         ("y", pa.array([1, None]), 2, "the label is missing"),
-        ("y", pa.array([0.5, float("nan")]), 2, "not finite"),
-        ("y", pa.array([2**24 + 1]), 1, "does not fit into label"),
+        ("y", pa.array([0.0, float("nan")]), 2, "not finite"),
+        ("y", pa.array([1.0, 0.5]), 2, NO_BINARY_LABEL),
+        ("y", pa.array([0, 1, 0, -1]), 4, NO_BINARY_LABEL),
+        ("y", pa.array([2**63], pa.uint64()), 1, NO_BINARY_LABEL),
+        ("y", pa.array([1, 2], pa.float32()), 2, NO_BINARY_LABEL),
         ("d", pa.array([260.0, 0.5]), 2, "not a whole number"),
         ("d", pa.array([1.0, float("inf")]), 2, "not finite"),
         ("d", pa.array([1.0, 2.0**63]), 2, "does not fit into int64"),
@@ -153,6 +158,35 @@ def test_a_label_or_dense_value_that_does_not_fit(
     with pytest.raises(BadRecordError) as caught:
         read_all(one_file(tmp_path, column, values))
     assert (caught.value.line, caught.value.column, caught.value.reason) == (bad_line, column, reason)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([-1.5, 2.0, 0.1]),
+        pa.array([-1.5, 2.0, 0.1], pa.float32()),
+        pa.array([-7, 2, 2**24], pa.int32()),
+        pa.array([-1.5, 2.0, 0.25], pa.float16()),
+    ],
+)
+def test_targets_are_any_finite_numbers(tmp_path: Path, values: Any) -> None:
+    found = rows_of(read_all(one_file(tmp_path, "y", values, TARGETS)))
+    assert [row[2] for row in found] == np.array(values.to_pylist()).astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (pa.array([1.5, None]), "the label is missing"),
+        (pa.array([1.5, float("inf")]), "not finite"),
+        (pa.array([1.5, float("nan")], pa.float32()), "not finite"),
+        (pa.array([1.5, 1e39]), "does not fit into float32"),
+    ],
+)
+def test_a_target_that_is_no_finite_number(tmp_path: Path, values: Any, reason: str) -> None:
+    with pytest.raises(BadRecordError) as caught:
+        read_all(one_file(tmp_path, "y", values, TARGETS))
+    assert (caught.value.line, caught.value.column, caught.value.reason) == (2, "y", reason)
 
 
 def test_dense_values_of_other_types(tmp_path: Path) -> None:
@@ -325,7 +359,7 @@ def write_groups(path: Path, form: str, sizes: list[int], first: int) -> int:
     }[form]() as writer:
         for size in sizes:
             values = np.arange(first, first + size)
-            batch = pa.record_batch([values % 3, values, values.astype(np.uint64)], schema=schema)  # label 2 is legal
+            batch = pa.record_batch([values % 2, values, values.astype(np.uint64)], schema=schema)
             writer.write_batch(batch)
             first += size
     return first

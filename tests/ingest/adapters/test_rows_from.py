@@ -8,7 +8,17 @@ import pytest
 import torch
 from torchdata.nodes import Batcher, IterableWrapper, Mapper
 
-from headrace import BadRecordError, ColumnMismatchError, DataLoader, RowBlock, RowsFrom, Source, SourceRange
+from headrace import (
+    BadRecordError,
+    ColumnMismatchError,
+    DataLoader,
+    Label,
+    RowBlock,
+    RowsFrom,
+    Schema,
+    Source,
+    SourceRange,
+)
 from headrace.ingest.engine.conformance import check_node, check_node_over, equal_blocks
 
 
@@ -102,6 +112,9 @@ BAD = [
     ("h", "g1", BadRecordError, r"line 3, column h: b'g1': not 1 to 8 hexadecimal digits"),
     ("h", 2**32, BadRecordError, r"does not fit into hex32"),
     ("y", None, BadRecordError, r"line 3, column y"),
+    ("y", 2, BadRecordError, r"line 3, column y: b'2': a label is 0 or 1; declare it with binary=False"),
+    ("y", 0.5, BadRecordError, r"line 3, column y: b'0\.5': a label is 0 or 1"),
+    ("y", 2**64, BadRecordError, r"line 3, column y: b'18446744073709551616': a label is 0 or 1"),
     ("d", float("nan"), BadRecordError, r"line 3, column d"),
     ("a", 1.0, ColumnMismatchError, r"row 2: float 1\.0 is not an integer"),
     ("a", 2**64, BadRecordError, r"line 3, column a: b'18446744073709551616': does not fit into uint64"),
@@ -121,6 +134,14 @@ def test_what_does_not_fit_is_named(schema, rows, column, value, kind, message):
     changed[2][column] = value
     with pytest.raises(kind, match=message):
         list(RowsFrom(changed, schema))
+
+
+def test_targets_are_any_finite_numbers(schema):
+    targets = Schema(labels=(Label(name="y", binary=False),))
+    rows = [{"y": 2}, {"y": -0.5}, {"y": np.float32(7)}, {"y": True}]
+    assert [row["y"] for _, _, row in taken(RowsFrom(rows, targets))] == [2, -0.5, 7, 1]
+    with pytest.raises(BadRecordError, match="a label is 0 or 1"):
+        list(RowsFrom([pa.table({"y": [1.0, 0.5]})], Schema(labels=(Label(name="y"),))))
 
 
 def test_a_column_that_is_not_there(schema, rows):
