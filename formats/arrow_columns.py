@@ -6,9 +6,9 @@ value by value. No value changes its meaning on the way:
 | declared | taken from | refused as bad records |
 |---|---|---|
 | label (float32) | integers, floats, bool | null, all but 0 and 1 |
-| label with ``binary=False`` | the same (floats rounded to float32) | null, else as dense float32 |
+| label with ``binary=False`` | as dense float32, but no text | null, else as dense float32 |
 | dense int64 | integers, bool, floats, decimal text | fractions, not finite, beyond 64 bits |
-| dense float32 | integers, bool, floats (rounded to float32), decimal text | not finite as float32 |
+| dense float32 | integers, bool, floats and text (rounded to float32) | not finite in it, integers that it rounds |
 | uint64, int64 | integers of any width and sign, decimal text | beyond the range |
 | hex32, hex64 | integers of any width and sign, hexadecimal text | beyond the range |
 
@@ -76,7 +76,9 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
             with np.errstate(over="ignore"):
                 reasons[(reasons == 0) & ~np.isfinite(values.astype(np.float32))] = Reason.OUT_OF_RANGE
         return np.where(reasons == 0, values, 0).astype(dtype), reasons
-    if kind == Kind.INT64 and values.dtype == np.uint64:
+    if kind == Kind.FLOAT32:
+        reasons[_rounded_in_float32(values)] = Reason.ROUNDED
+    elif kind == Kind.INT64 and values.dtype == np.uint64:
         reasons[values > 2**63 - 1] = Reason.OUT_OF_RANGE
     elif kind in _ID_KINDS:
         wraps = wrap_negative and values.dtype.itemsize == dtype.itemsize
@@ -91,6 +93,16 @@ def _is_binary(values: npt.NDArray[Any]) -> Bool:
     """bool [n]: what is 0 or 1."""
     found: Bool = (values == 0) | (values == 1)
     return found
+
+
+def _rounded_in_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """int64, ascending: where an integer has more than the 24 bits of float32 between its first and last one."""
+    if not len(values) or values.dtype.itemsize <= 2 or (values.min() >= -(2**24) and values.max() <= 2**24):
+        return np.zeros(0, np.int64)
+    signed = values.dtype.kind == "i"
+    size = np.abs(values.astype(np.int64)).view(np.uint64) if signed else values.astype(np.uint64)  # -2^63 is 2^63
+    lowest_bit = size & (~size + np.uint64(1))
+    return np.flatnonzero(size // np.maximum(lowest_bit, 1) >= 2**24)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Reason(IntEnum):
     FEATURE_COUNT = 16
     BOUGHT_UNCLICKED = 17
     SEVERAL_IDS = 18
+    ROUNDED = 19
 
 
 def field_reason(reason: Reason, kind: Kind, *, holds_numbers: bool = False) -> str:
@@ -85,6 +86,7 @@ _REASONS = {
     Reason.BAD_FEATURE: "not a field, \\x02, an id, \\x03 and a number",
     Reason.FEATURE_COUNT: "another number of features than the list has",
     Reason.BOUGHT_UNCLICKED: "bought without a click, which the dataset says is invalid",
+    Reason.ROUNDED: "an integer that float32 would round; declare the column int64, or write it as a float",
     Reason.SEVERAL_IDS: "several ids of a field that is not declared multi_hot",
 }
 

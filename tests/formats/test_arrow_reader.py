@@ -17,6 +17,7 @@ from headrace.formats import arrow_columns
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
+from headrace.formats.criteo_lines import Kind, Reason
 from headrace.formats.errors import BadRecordError, ColumnMismatchError, CorruptShardError, ManifestError
 from headrace.formats.manifest import Manifest, describe_file, write_manifest
 from headrace.formats.reader import FilePosition
@@ -189,6 +190,45 @@ def test_a_target_that_is_no_finite_number(tmp_path: Path, values: Any, reason: 
     assert (caught.value.line, caught.value.column, caught.value.reason) == (2, "y", reason)
 
 
+FLOATS = Schema(dense=(Dense(name="d", dtype="float32"),))
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.uint32(), pa.int64(), pa.uint64()])
+def test_an_integer_that_float32_would_round_is_a_bad_record(tmp_path: Path, kind: pa.DataType) -> None:
+    held = [0, 5, 2**24 - 1, 2**24, 2**24 + 2, 2**31 - 2**7]
+    path = parquet(tmp_path / "x.parquet", {"d": pa.array([*held, 2**24 + 1, None], kind)})
+    with pytest.raises(
+        BadRecordError, match=r"line 7, column d: b'16777217': an integer that float32 would round; dec"
+    ):
+        read_all(ArrowFiles(path, FLOATS))
+    reader = ArrowFiles(path, FLOATS, bad_records="skip")
+    assert [row[2] for row in rows_of(read_all(reader))] == [*held, None]
+    exact = ArrowFiles(path, Schema(dense=(Dense(name="d"),)))  # as the error says
+    assert [row[2] for row in rows_of(read_all(exact))] == [*held, 2**24 + 1, None]
+
+
+@given(st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**26), 2**26)), max_size=9))
+def test_just_the_integers_that_float32_holds_are_taken(values: list[int]) -> None:
+    fitted, reasons = arrow_columns.fit(np.array(values, np.int64), Kind.FLOAT32)
+    assert [reason == 0 for reason in reasons] == [int(np.float32(value)) == value for value in values]
+    assert fitted.tolist() == [float(np.float32(value)) for value in values]
+
+
+def test_the_ends_of_64_bits_are_powers_of_two() -> None:
+    # as the least int64, whose absolute value overflows
+    for values in (
+        np.array([-(2**63), 2**63 - 1, -(2**24) - 1], np.int64),
+        np.array([2**63, 2**64 - 1, 2**53 + 1], np.uint64),
+    ):
+        assert arrow_columns.fit(values, Kind.FLOAT32)[1].tolist() == [0, Reason.ROUNDED, Reason.ROUNDED]
+
+
+def test_floats_and_text_are_rounded_to_float32(tmp_path: Path) -> None:
+    for values in (pa.array([16777217.0, 0.1]), pa.array(["16777217", "0.1"])):
+        path = parquet(tmp_path / "x.parquet", {"d": values})
+        assert [row[2] for row in rows_of(read_all(ArrowFiles(path, FLOATS)))] == [2.0**24, float(np.float32(0.1))]
+
+
 def test_dense_values_of_other_types(tmp_path: Path) -> None:
     for values, expected in (
         (pa.array([True, None]), [1, None]),
@@ -199,8 +239,7 @@ def test_dense_values_of_other_types(tmp_path: Path) -> None:
         (pa.array(np.array([1.5, 2], np.float16)[1:].repeat(2)), [2, 2]),
     ):
         assert [row[3] for row in rows_of(read_all(one_file(tmp_path, "d", values)))] == expected
-    floats = Schema(dense=(Dense(name="d", dtype="float32"),))
-    reader = one_file(tmp_path, "d", pa.array([0.1, None, 3.0]), floats)
+    reader = one_file(tmp_path, "d", pa.array([0.1, None, 3.0]), FLOATS)
     assert [row[2] for row in rows_of(read_all(reader))] == [np.float32(0.1), None, 3.0]
 
 
