@@ -163,7 +163,7 @@ class LineLayout:
 
     def column_count_hint(self, found: int) -> str:
         if self.num_labels and found == self.num_columns - self.num_labels:
-            return "this looks like a file without label; declare the schema without labels"
+            return "this looks like a file without label; declare the schema without labels (labels=False, --no-labels)"
         if not self.num_labels and found == self.num_columns + 1:
             return "this looks like a file with a label; declare it in the schema"
         return ""

@@ -54,7 +54,8 @@ class DelimitedLayout:
             kind = column_kind(column)
             multi_hot = isinstance(column, Sparse) and column.multi_hot
             field = text_format.field_of(column.name, kind, multi_hot=multi_hot)
-            position = _position(path, column.name, field, file_columns, text_format)
+            hint = "; files without it are read with labels=False, --no-labels" if isinstance(column, Label) else ""
+            position = _position(path, column.name, field, file_columns, text_format, hint)
             plans.append(FieldPlan(kind, refused_when_missing(column), position, field))
         return cls(
             names=schema.column_names,
@@ -79,7 +80,9 @@ class DelimitedLayout:
         return pa.RecordBatch.from_pylist([], schema=self.arrow_schema)
 
 
-def _position(path: str, column: str, field: TextField, file_columns: tuple[str, ...], text_format: TextFormat) -> int:
+def _position(
+    path: str, column: str, field: TextField, file_columns: tuple[str, ...], text_format: TextFormat, hint: str
+) -> int:
     for name in field.names:
         if (count := file_columns.count(name)) > 1:
             raise ColumnMismatchError(path, name, f"is there {count} times")
@@ -88,7 +91,6 @@ def _position(path: str, column: str, field: TextField, file_columns: tuple[str,
     where = "the header (line 1) has" if text_format.header else f"{text_format.name} has"
     have = ", ".join(file_columns)
     have = have if len(have) <= _MAX_NAMED else have[:_MAX_NAMED] + " ..."
-    hint = ""
     if len(file_columns) == 1:
         hint = f"; the columns are expected to be separated by {text_format.separator!r}"
     raise ColumnMismatchError(path, " or ".join(field.names), f"is needed for {column!r}, but {where} {have}{hint}")

@@ -18,6 +18,7 @@ from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_lines import Kind, Reason
+from headrace.formats.datasets import open_dataset
 from headrace.formats.errors import BadRecordError, ColumnMismatchError, CorruptShardError, ManifestError
 from headrace.formats.manifest import Manifest, describe_file, write_manifest
 from headrace.formats.reader import FilePosition
@@ -332,6 +333,17 @@ def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> 
     assert rows_of(read_all(ArrowFiles(path, SCHEMA, columns={"y": "other"}))) == [(0, 0, 1.0, 1, 1)]
     with pytest.raises(SchemaError, match="'z' is no column"):
         ArrowFiles(path, SCHEMA, columns={"z": "other"})
+
+
+def test_where_criteos_schema_stands_in_for_none_the_error_says_so(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "x.parquet", {"clk": [1], "price": [2.5]})
+    with pytest.raises(
+        ColumnMismatchError, match=r"'label': .* clk, price; where no schema is given, Criteo's is taken"
+    ):
+        read_all(open_dataset("parquet", path))
+    path = parquet(tmp_path / "x.parquet", {"cat_3": [1], "price": [2.5]})
+    with pytest.raises(ColumnMismatchError, match=r"a schema without labels reads it \(labels=False, --no-labels\)"):
+        read_all(open_dataset("parquet", path))
 
 
 def test_types_may_differ_from_file_to_file(tmp_path: Path) -> None:
