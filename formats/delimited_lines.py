@@ -48,6 +48,8 @@ class DelimitedLayout:
     @classmethod
     def of(cls, path: str, schema: Schema, text_format: TextFormat, file_columns: tuple[str, ...]) -> DelimitedLayout:
         """Layout of a file with these columns; ColumnMismatchError when one of the schema's is not among them."""
+        if not text_format.spare_fields:
+            _refuse_idle_fields(path, text_format, {*schema.column_names, *file_columns})
         plans = []
         columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.stored_sparse]
         for column in columns:
@@ -78,6 +80,13 @@ class DelimitedLayout:
 
     def empty_batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self.arrow_schema)
+
+
+def _refuse_idle_fields(path: str, text_format: TextFormat, known: set[str]) -> None:
+    for field in text_format.fields:
+        if known.isdisjoint((field.column, *field.names)):
+            what = f"is described by a field of {text_format.name}, but neither the schema nor the file has it"
+            raise ColumnMismatchError(path, field.column, what)
 
 
 def _position(

@@ -35,6 +35,7 @@ _HISTORY_TABLES = {"history_btag": "btag", "history_cate": "cate_id", "history_b
 RAW_SAMPLE = TextFormat(
     name="Taobao Display Ad, raw_sample",
     header=True,
+    spare_fields=True,
     fields=(
         TextField(column="userid", sources=("user", "userid")),
         TextField(column="pid", words=PIDS),
@@ -43,11 +44,13 @@ RAW_SAMPLE = TextFormat(
 AD_FEATURE = TextFormat(
     name="Taobao Display Ad, ad_feature",
     header=True,
+    spare_fields=True,
     fields=tuple(TextField(column=name, missing=("NULL",), whole_floats=True) for name in AD_COLUMNS),
 )
 USER_PROFILE = TextFormat(
     name="Taobao Display Ad, user_profile",
     header=True,
+    spare_fields=True,
     fields=tuple(TextField(column=name, missing=("NULL",), whole_floats=True) for name in PROFILE),
 )
 

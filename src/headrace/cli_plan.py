@@ -9,7 +9,7 @@ import click
 
 from headrace.bench_plan import bench_plan
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, plot_option, writable, write_report
+from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, writable, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import load_plans, save_plans
@@ -96,6 +96,12 @@ def plan_command(
         raise click.UsageError("--links, --preset and --dataset are for --ranks")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
+    refuse_given(("seed",), "for --ranks alone")
+    if not data:  # saved plans
+        planning = ("window", "capacity", "hot_rows", "batch_size", "dim", "labels", "num_workers")
+        refuse_given(planning, "for the plans that are made of DATA")
+    if diff:
+        refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
     if diff:
         found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
         words = None if found is None else dataclasses.asdict(found)

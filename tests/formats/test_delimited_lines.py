@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,11 @@ def test_what_a_layout_refuses() -> None:
         DelimitedLayout.of("x", Schema(sparse=(Sparse(name="h"),)), LIST_FORMAT, LIST_FORMAT.columns)
     with pytest.raises(SchemaError, match="say uint64"):
         DelimitedLayout.of("x", Schema(sparse=(Sparse(name="word"),)), FORMAT, FORMAT.columns)
+    misspelt = TextFormat(name="t", columns=("a",), fields=(TextField(column="kindd"),))
+    with pytest.raises(ColumnMismatchError, match="'kindd': is described by a field of t, but neither the schema nor"):
+        DelimitedLayout.of("x", Schema(sparse=(Sparse(name="a"),)), misspelt, ("a",))
+    several = replace(misspelt, spare_fields=True)
+    assert DelimitedLayout.of("x", Schema(sparse=(Sparse(name="a"),)), several, ("a",)).num_columns == 1
     for options in ({"separator": ""}, {"separator": "\n"}, {"separator": "ä"}, {"header": True}, {"columns": ()}):
         with pytest.raises(ValueError, match="t: "):
             TextFormat(**{"name": "t", "columns": ("a",), **options})  # type: ignore[arg-type]
