@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.errors import CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, with_kind
 from headrace.formats.store import LOCAL, LocalStore, Store
 
-_MAGIC_BYTES = 8
+_SHOWN_BYTES = 8
 _STREAM_MAGIC = b"\xff\xff\xff\xff"
 # Pages of a column chunk are read through a buffer of this size: a chunk of any length is never held whole.
 _READ_BUFFER_BYTES = 1 << 18
@@ -42,14 +43,16 @@ def open_arrow_file(path: str, *, verify_page_checksums: bool = True, store: Sto
     Anything else, a zero-byte file too, is a :class:`CorruptShardError`.
     """
     with store.open(path, "columns") as file:
-        magic = file.read(_MAGIC_BYTES) or b""
-    if magic.startswith(b"PAR1"):
+        head = file.read(HEAD_BYTES) or b""
+    if head.startswith(b"PAR1"):
         return _ParquetFile(path, verify_page_checksums, store)
-    if magic.startswith(b"ARROW1"):
+    if head.startswith(b"ARROW1"):
         return _IpcFile(path, stream=False, store=store)
-    if magic.startswith(_STREAM_MAGIC):
+    if head.startswith(_STREAM_MAGIC):
         return _IpcFile(path, stream=True, store=store)
-    reason = f"neither Parquet nor Arrow IPC (it begins with {magic!r})" if magic else "an empty file, without a footer"
+    if not head:
+        raise CorruptShardError(path, 0, 0, "an empty file, without a footer")
+    reason = with_kind(f"neither Parquet nor Arrow IPC (it begins with {head[:_SHOWN_BYTES]!r})", head)
     raise CorruptShardError(path, 0, 0, reason)
 
 

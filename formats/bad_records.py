@@ -30,6 +30,8 @@ class BadRecords:
     - ``skip``: it is counted and left out;
     - ``quarantine``: it is also appended, byte for byte, to `quarantine_path`, a file that can be read like the
       original once it is repaired; the file ``<quarantine_path>.jsonl`` says of each line where it came from and why.
+      Only text has lines: of Parquet, tar shards and arrays, and of lines too long to be held, there is just the entry,
+      with ``"stored": false``. A file that is there and is no quarantine is never appended to: FileExistsError.
 
     More than `max_count` bad records, or more than ``max_rate * max(lines read, 1000)``, are an error with the counts.
     Both are counted from the start of a pass over the files (an epoch). A reader puts a line into quarantine once,
@@ -87,6 +89,8 @@ class BadRecordLog:
         self._path = None if path is None else Path(path).absolute()
         if self._path is not None and not self._path.parent.is_dir():
             raise FileNotFoundError(f"quarantine_path={str(path)!r}: there is no folder {self._path.parent}")
+        if self._path is not None:
+            quarantine.refuse_others(self._path)
 
     @property
     def lines(self) -> int:

@@ -67,7 +67,7 @@ class ConversionFolder:
         if left := sorted(n for n in recorded - set(targets) if manifest is None and (self.path / n).exists()):
             raise FileExistsError(
                 f"{self.path}: holds {left[0]!r}, which an interrupted conversion of other sources wrote; "
-                "give another folder, or overwrite=True"
+                "give another folder, or overwrite=True (--overwrite)"
             )
         if manifest is not None:
             self._check_complete(manifest)
@@ -82,7 +82,7 @@ class ConversionFolder:
             differing = sorted(k for k in {*wanted, *found} if found.get(k) != wanted.get(k))
             raise FileExistsError(
                 f"{self.path}: holds a conversion with other {', '.join(differing)}; "
-                "give another folder, or overwrite=True"
+                "give another folder, or overwrite=True (--overwrite)"
             )
         for name, entry in manifest.files.items():
             check_size(entry, str(self.path / name), verify="size")
@@ -103,7 +103,7 @@ class ConversionFolder:
         entry = ManifestFile(**record["entry"])
         if file_blake2b(self.path / target) != entry.blake2b:
             raise FileExistsError(
-                f"{self.path / target}: changed since it was converted; remove it, or give overwrite=True"
+                f"{self.path / target}: changed since it was converted; remove it, or give overwrite=True (--overwrite)"
             )
         return entry, FileReport(**record["report"])
 
@@ -116,7 +116,7 @@ class ConversionFolder:
             sources = ", ".join(source["name"] for source in identity)
             raise FileExistsError(
                 f"{path}: is there, but was not made from {sources} as it is now with these arguments; remove it, or "
-                "give another folder, or overwrite=True to replace what an earlier conversion wrote"
+                "give another folder, or overwrite=True (--overwrite) to replace what an earlier conversion wrote"
             )
         return record
 

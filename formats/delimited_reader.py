@@ -10,6 +10,7 @@ from headrace.formats.bad_records import BadRecords
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.delimited_lines import DelimitedLayout, parse_delimited
 from headrace.formats.errors import BadRecordError, CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, kind_of
 from headrace.formats.file_reader import Paths
 from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
@@ -97,6 +98,8 @@ class DelimitedFiles(TextFiles):
             return "", 0
         text = bytes(block.data)
         line = text.split(b"\n", 1)[0]
+        if (kind := kind_of(text[:HEAD_BYTES])) or b"\0" in line:
+            raise CorruptShardError(path, 0, 0, f"no text with a header (this is {kind or 'binary data'})")
         if (size := max(len(line), block.oversized_bytes)) > self._max_line_bytes:
             raise CorruptShardError(path, 0, 0, f"no header: the first line has {size} bytes")
         mark = block.num_bytes - len(text)  # a byte order mark is covered, but not part of the line

@@ -370,5 +370,5 @@ def _compare_listing(folder: str, files: tuple[str, ...], manifest: Manifest | N
         raise ManifestError(
             folder,
             f"{len(unknown)} files are not in its manifest, the first is {unknown[0]!r}; "
-            "name the files to read, or give verify_manifest='off'",
+            "name the files to read (a pattern will do); in Python, verify_manifest='off' reads all of them",
         )

@@ -232,7 +232,8 @@ def _prepare(folder: Path, parameters: dict[str, Any], *, overwrite: bool) -> Ma
     if found is not None and found != parameters and not overwrite:
         differing = sorted(k for k in {*parameters, *found} if found.get(k) != parameters.get(k))
         raise FileExistsError(
-            f"{folder}: holds the sorted log of other {', '.join(differing)}; give another folder, or overwrite=True"
+            f"{folder}: holds the sorted log of other {', '.join(differing)}; give another folder, "
+            "or overwrite=True (--overwrite)"
         )
     if found is not None and found != parameters:
         for name in written & set(entries):

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,17 @@ class HistoryStore:
     """A sorted log. Thread-safe; only the users and their offsets (16 bytes a user) are held in memory.
 
     Raises ManifestError for a folder that was not written whole by `headrace convert --history`, or changed since
-    (sizes; with ``verify="full"`` hashes), and for arrays that do not belong together.
+    (sizes; with ``verify="full"`` hashes), and for arrays that do not belong together. `made_from` says in its message
+    what the command is to sort.
     """
 
-    def __init__(self, folder: PathLike, *, verify: Verify = "size") -> None:
+    def __init__(self, folder: PathLike, *, verify: Verify = "size", made_from: str = "LOG --dataset NAME") -> None:
         check_verify(verify)
         self.folder = Path(os.path.abspath(folder))
         manifest = read_manifest(self.folder) if self.folder.is_dir() else None
         if manifest is None or manifest.parameters.get("tool") != TOOL:
-            raise ManifestError(str(self.folder), f"is no sorted log; make one with {TOOL} --out {self.folder}")
+            command = f"headrace convert {made_from} --history --out {shlex.quote(str(self.folder))}"
+            raise ManifestError(str(self.folder), f"is no sorted log; make one with {command}")
         for name, entry in manifest.files.items():
             if not (self.folder / name).is_file():
                 raise ManifestError(str(self.folder), f"{name} is missing")

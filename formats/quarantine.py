@@ -18,16 +18,38 @@ _MAX_ENTRY_BYTES = 1 << 16
 _appending = threading.Lock()
 
 
+def refuse_others(path: Path) -> None:
+    """FileExistsError for a path where something lies that is no quarantine: nothing is appended to other files."""
+    with _appending:  # a block that another reader is storing is whole then
+        entries = Path(f"{path}{SUFFIX}")
+        if (other := next((p for p in (path, entries) if _holds_something(p)), None)) and not _holds_entries(
+            str(entries)
+        ):
+            raise FileExistsError(
+                f"quarantine_path={str(path)!r}: {other} is there, and is no quarantine; give the name of a new file"
+            )
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether it is there, empty files aside."""
+    return path.exists() and not (path.is_file() and path.stat().st_size == 0)
+
+
 def append(path: Path, records: Iterable[tuple[BadRecordError, bytes | memoryview | None]]) -> None:
     """Append raw lines (without their line feed; None: too long to be held, described only) and their entries.
 
-    The files are opened each time, so that a crash or a forgotten close loses nothing; bad records are rare.
+    The files are opened each time, so that a crash or a forgotten close loses nothing; bad records are rare. Entries
+    are written first: they are what tells a quarantine from other files.
     """
-    with _appending, open(path, "ab") as raw, open(f"{path}{SUFFIX}", "ab") as entries:
-        for record, line in records:
-            if line is not None:
-                raw.write(bytes(line) + b"\n")
-            entries.write(_entry(record, stored=line is not None))
+    lines, entries = [], []
+    for record, line in records:
+        if line is not None:
+            lines.append(bytes(line) + b"\n")
+        entries.append(_entry(record, stored=line is not None))
+    with _appending:
+        for name, parts in ((f"{path}{SUFFIX}", entries), (str(path), lines)):
+            with open(name, "ab") as file:
+                file.write(b"".join(parts))
 
 
 def _entry(record: BadRecordError, *, stored: bool) -> bytes:

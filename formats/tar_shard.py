@@ -13,6 +13,7 @@ from webdataset.tariterators import tar_file_iterator
 
 from headrace.formats.arrow_batches import chosen, reading, with_names
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, is_tar, with_kind
 from headrace.formats.store import Store
 from headrace.formats.tar_walk import BLOCK_BYTES, TarWalk
 from headrace.formats.text_blocks import ByteSource, open_bytes
@@ -34,6 +35,7 @@ class _WatchedBytes(io.RawIOBase):
     def __init__(self, source: ByteSource, walk: TarWalk) -> None:
         super().__init__()
         self.error: Exception | None = None
+        self.head = b""
         self._source = source
         self._walk = walk
 
@@ -44,6 +46,7 @@ class _WatchedBytes(io.RawIOBase):
             before, read = self._walk.bytes, 0
             try:
                 read = self._source.readinto(view[done:]) or 0
+                self.head += bytes(view[done : done + read][: HEAD_BYTES - len(self.head)])
                 self._walk.feed(view[done : done + read])
             except Exception as error:
                 self.error = error
@@ -126,10 +129,12 @@ class TarShard:
         except Exception as raised:
             error = watched.error or raised
             if isinstance(error, CorruptShardError):
-                raise CorruptShardError(self._path, error.byte_offset, self._row, error.reason) from error
+                reason = error.reason if is_tar(watched.head) else with_kind(error.reason, watched.head)
+                raise CorruptShardError(self._path, error.byte_offset, self._row, reason) from error
             if error is watched.error:
                 raise error from None
             reason = f"cut, no tar archive, or damaged ({str(raised).partition(' @ ')[0]})"
+            reason = reason if is_tar(watched.head) else with_kind(reason, watched.head)
             raise CorruptShardError(self._path, self._walk.bytes, self._row, reason) from raised
 
     def _reading(self, read: Callable[[], _T]) -> _T:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from headrace.bench_plan import bench_plan
-from headrace.cli_dataset import one_or_all, optional_dataset_options
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
 from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
 from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, write_report
@@ -104,13 +104,13 @@ def plan_command(
     refuse_given(("links", "preset", "seed"), "for --ranks")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
+    refuse_beside_schema(schema)
+    if not data:  # saved plans
+        refuse_given(("dataset", "schema", "labels", "dim", *options), "for the plans that are made of DATA")
     if diff:
-        found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
-        words = None if found is None else dataclasses.asdict(found)
-        write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
-        raise SystemExit(0 if found is None else 1)
+        refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
+        _compare(*diff, json_path)
     if read:
-        refuse_given(("dataset", "schema", "labels", "dim", *options), "of plans that are made, not with --read")
         plans = load_plans(read)
     else:
         plans = planned(open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels), **options)
@@ -130,3 +130,10 @@ def plan_command(
             click.echo("  ".join(f"{key} {value}" for key, value in row.items()))
     if violations:
         raise SystemExit(1)
+
+
+def _compare(a: str, b: str, json_path: str | None) -> NoReturn:
+    found = first_difference(load_plans(a), load_plans(b))
+    words = None if found is None else dataclasses.asdict(found)
+    write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
+    raise SystemExit(0 if found is None else 1)

@@ -51,6 +51,28 @@ def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any]) -> Non
         BadRecords(**options)
 
 
+@pytest.mark.parametrize("own", ["bad.tsv", "bad.tsv.jsonl"])
+def test_a_file_that_is_no_quarantine_is_not_appended_to(tmp_path: Path, own: str) -> None:
+    (tmp_path / own).write_bytes(b"0\t1\n")
+    with pytest.raises(FileExistsError, match=rf"{own} is there, and is no quarantine; give the name of a new file"):
+        BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.tsv"))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {own: b"0\t1\n"}
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileExistsError, match="folder is there"):
+        BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "folder"))
+
+
+@pytest.mark.parametrize("text", [b"1", None])
+def test_an_earlier_quarantine_or_an_empty_file_is_gone_on_with(tmp_path: Path, text: bytes | None) -> None:
+    (tmp_path / "bad.tsv").touch()  # as tempfile makes one
+    for _ in range(2):
+        block = Block(1)
+        block.texts[1] = text
+        block.settle(BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.tsv")))
+    assert (tmp_path / "bad.tsv").read_bytes() == (b"1\n1\n" if text else b"")
+    assert len((tmp_path / "bad.tsv.jsonl").read_bytes().splitlines()) == 2
+
+
 @pytest.mark.parametrize("options", [{"max_count": 1.0}, {"max_count": True}, {"max_rate": "1"}, {"max_rate": True}])
 def test_a_limit_is_a_number(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="bad records: max"):
