@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -66,6 +66,10 @@ class BadRecords:
         if not isinstance(policy, str):
             raise TypeError(f"bad records: expected a BadRecords or the name of a mode, got {type(policy).__name__}")
         return cls(mode=policy)  # type: ignore[arg-type]
+
+    def parameters(self) -> dict[str, Any]:
+        """What of the policy tells which rows come out, as plain data."""
+        return {name: value for name, value in asdict(self).items() if name != "quarantine_path"}
 
 
 # The error and the raw line (no line feed; None when it was too long to be held) of the i-th bad line of a block.

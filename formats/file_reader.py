@@ -119,6 +119,11 @@ class FileReader(ABC, Generic[BlockT]):
         return self._log.count
 
     @property
+    def bad_records(self) -> BadRecords:
+        """The policy for bad records."""
+        return self._log.policy
+
+    @property
     def may_skip(self) -> bool:
         """Whether the policy leaves bad records out, so that fewer rows may come than there are."""
         return self._log.policy.mode != "raise"
