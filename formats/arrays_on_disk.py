@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import lzma
 import shutil
 import struct
 import tempfile
@@ -29,6 +30,11 @@ from headrace.formats.store import LOCAL, Store, open_size, read_at
 _MAX_HEADER_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
+# UnicodeDecodeError is of names, struct.error of extra fields, OSError without a number of bzip2.
+_ZIP_DAMAGE = (
+    zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError, UnicodeDecodeError, struct.error,
+    OSError,
+)  # fmt: skip
 _STORED_SIGNATURE = b"PK\x03\x04"
 
 
@@ -139,12 +145,15 @@ def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, s
 
 @contextlib.contextmanager
 def _damage_as_corrupt(path: str, size: int) -> Iterator[None]:
-    """What zipfile raises for a damaged archive is a CorruptShardError; errors of the system stay what they are."""
+    """What zipfile, and what it unpacks with, raise for a damaged archive is a CorruptShardError; errors of the system
+    stay what they are."""
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError) as error:
-        # A damaged directory can point before the file: seeking there is an invalid argument.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+    except CorruptShardError:
+        raise
+    except _ZIP_DAMAGE as error:
+        # A damaged directory can point before the file: seeking there is an invalid argument. Damage has no number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         reason = f"no zip archive, or damaged, or packed in an unknown way ({error})"
         raise CorruptShardError(path, size, 0, reason) from error
@@ -174,7 +183,7 @@ def _array_at(path: str, file: io.RawIOBase, begin: int, end: int) -> ArrayOnDis
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read_header(head)
-    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError) as error:  # of Python's parser
         raise CorruptShardError(path, begin, 0, f"not an array in NumPy's format ({error})") from error
     if dtype.kind not in "iufb" or dtype.itemsize > 8:
         raise CorruptShardError(path, begin, 0, f"an array of {dtype}, where numbers are expected")
