@@ -25,7 +25,7 @@ from headrace.formats.checks import check_integer
 from headrace.formats.convert_folder import TOOL, ConversionFolder, FileReport, refuse_own_sources
 from headrace.formats.datasets import DATASETS, default_schema
 from headrace.formats.file_reader import FileReader
-from headrace.formats.files import PathLike
+from headrace.formats.files import PathLike, is_hidden
 from headrace.formats.generate.output_folder import sole_writer
 from headrace.formats.manifest import ManifestFile
 from headrace.formats.parquet_output import COMPRESSIONS, ParquetOutput
@@ -241,6 +241,8 @@ def _target_names(sources: tuple[str, ...], to: OutputForm) -> list[str]:
         while (shorter := next((stem[: -len(s)] for s in _STRIPPED if stem.endswith(s)), "")) != "":
             stem = shorter
         target = f"{stem}.{to}"
+        if is_hidden(target):
+            raise ConversionError(f"{source} would become {target}, which readers of a folder leave out; rename it")
         if target in names:
             raise ConversionError(f"{names[target]} and {source} would both become {target}; convert them apart")
         names[target] = source

@@ -342,3 +342,11 @@ def test_compression_of_the_output(tmp_path: Path, given: str | None, written: s
     assert [row[2:] for row in read] == [
         row[2:] for row in read_all(open_dataset("criteo-kaggle", tmp_path / "train.txt"))
     ]
+
+
+@pytest.mark.parametrize("name", ["_day.txt", ".day.txt", ".txt"])
+def test_a_name_that_readers_would_leave_out_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, b"1\t1\n")
+    with pytest.raises(ConversionError, match="which readers of a folder leave out; rename it"):
+        run(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
