@@ -36,6 +36,9 @@ from headrace.plan_report import draw, planned, step_rows, summary
 @click.option("--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Steps before them.")
 @click.option("--numpy/--no-numpy", default=True, show_default=True, help="Measure a planner in NumPy too.")
 @click.option("--curve", is_flag=True, help="Hit rate at 1, 2, 5, 10, 25, 50 % of the window's distinct rows.")
+@click.option(
+    "--history", type=click.IntRange(0), default=0, show_default=True, help="Batches indexed before: an older index."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @json_option
 def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> None:

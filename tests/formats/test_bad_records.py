@@ -248,8 +248,9 @@ def test_somebody_s_file_is_no_quarantine(tmp_path: Path) -> None:
         quarantined(tmp_path / "data.tsv")
     with pytest.raises(IsADirectoryError, match="is a folder"):
         quarantined(tmp_path)
-    (tmp_path / "data.tsv.jsonl").touch()
-    quarantined(tmp_path / "data.tsv")
+    (tmp_path / "data.tsv.jsonl").touch()  # says nothing of it
+    with pytest.raises(FileExistsError, match=r"data\.tsv is there, and is no quarantine"):
+        quarantined(tmp_path / "data.tsv")
 
 
 @pytest.mark.parametrize("name", ["bad.tsv", "link.tsv"])
