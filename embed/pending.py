@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.embed.arrays import U32
-from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, of_trained_tables, with_gradients
+from headrace.embed.arrays import U32, U64
+from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, rows_where, with_gradients
 from headrace.embed.row_keys import RowKeys
 
 Rows = Sequence[RowGradients | None]
@@ -145,6 +145,15 @@ class PendingGradients:
         self._generation += 1
         self._changed()
 
+    def forget(self, group: int, locations: U64) -> None:
+        """Drop what waits of the rows at `locations`, whose places become others', after :meth:`let_go`. A gradient of
+        a forward before it is an error from now on."""
+        self._generation += 1
+        earlier, before = self._kept[group], self._before[group]
+        self._kept[group] = _without(earlier, locations)
+        self._before[group] = self._kept[group] if before is earlier else _without(before, locations)
+        self._changed()
+
     def kept(self) -> list[RowGradients | None]:
         """All gradients, each row once, that may be scaled in place; they go on waiting."""
         self.fold()
@@ -200,7 +209,7 @@ class PendingGradients:
         """`own`: of the batch that collects."""
         if len(self._frozen):
             frozen = np.isin(rows.keys.tables, self._frozen)
-            rows = of_trained_tables(rows, ~frozen) if frozen.any() else rows
+            rows = rows_where(rows, ~frozen) if frozen.any() else rows
         earlier, before = self._kept[group], self._before[group]
         self._kept[group] = self._sum(earlier, rows)
         if not own:
@@ -232,8 +241,8 @@ class PendingGradients:
         if generation != self._generation:
             late.rows.leaf.grad = None
             raise RuntimeError(
-                "backward of a batch whose rows were replaced after its forward, by a state that was loaded: call "
-                "stage(batch) again"
+                "backward of a batch whose rows were replaced after its forward, by a state that was loaded or by "
+                "stage.forget_rows: call stage(batch) again"
             )
         if self._one_batch:
             late.rows.leaf.grad = None
@@ -257,6 +266,14 @@ class PendingGradients:
 
     def _changed(self) -> None:
         self._show(self._leaves())
+
+
+def _without(rows: RowGradients | None, locations: U64) -> RowGradients | None:
+    """The rows that are not at `locations`, None if there are none."""
+    if rows is None:
+        return None
+    others = ~np.isin(rows.keys.locations, locations)
+    return rows_where(rows, others) if others.any() else None
 
 
 def _copied(rows: RowGradients) -> RowGradients:

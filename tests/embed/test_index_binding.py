@@ -115,9 +115,11 @@ class TestAnotherIndexIsRefused:
                 assert torch.cat(outputs).shape == (8, 2)
                 with pytest.raises(ValueError, match=OTHER):
                     stage(next(iter(first)))
-                for use in (lambda: database.pull(ticket), lambda: database.prefetch({"a": [3]})):
-                    with pytest.raises(ValueError, match=f"this RowDatabase {OTHER}"):
-                        use()
+                with pytest.raises(ValueError, match=f"this RowDatabase {OTHER}"):
+                    database.prefetch({"a": [3]})
+                with pytest.raises(RuntimeError, match="prefetch the ids again"):
+                    database.pull(ticket)
+                database.release(ticket)
 
     def test_a_loaded_state_goes_with_the_next_one(self, stage):
         with loader(0) as first, DIT(index_tables(SCHEMA)) as again:

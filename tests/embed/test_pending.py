@@ -208,6 +208,19 @@ class TestOneBackward:
         stage.optimizer().step()
         assert stage.num_steps == 0
 
+    @pytest.mark.parametrize("let_go", [False, True])
+    def test_after_rows_were_forgotten_it_is_an_error(self, batches, index, mode, let_go):
+        stage = one_stage(mode)
+        out = stage(batches[0])
+        out.sum().backward(retain_graph=True)
+        if let_go:
+            stage(batches[1])
+        stage.forget_rows(0, RowKeys.of(batches[0].groups[0]).locations[:1])  # of id 1
+        with pytest.raises(RuntimeError, match=r"rows were replaced after its forward"):
+            out.sum().backward()
+        stage.optimizer().step()
+        assert vectors(stage, [1, 2], index) == [0, -1]
+
     def test_what_waits_for_it_lives_no_longer_than_the_graph(self, batches, mode):
         stage = one_stage(mode)
         out = stage(batches[0])
