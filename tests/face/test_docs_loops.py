@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import headrace
 from tests.support.criteo_text import write_lines
@@ -17,8 +18,8 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def run(code: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
+def run(code: str, **given: Any) -> dict[str, Any]:
+    names: dict[str, Any] = dict(given)
     exec(code, names)
     return names
 
@@ -31,7 +32,7 @@ def bits(names: dict[str, Any]) -> list[bytes]:
 def test_the_loop_goes_on_as_if_it_had_not_been_killed(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, schema = code_of(repository / "docs" / "training.md")
+    loop, _, scoring, schema = code_of(repository / "docs" / "training.md")
     loop = loop.replace("import headrace\n", "import headrace\ntorch.manual_seed(0)\n")
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "train.txt", 24 * 64)
@@ -42,6 +43,10 @@ def test_the_loop_goes_on_as_if_it_had_not_been_killed(
     assert (resumed["run"].step, resumed["step"]) == (20, 24)
     assert bits(resumed) == bits(whole)
     assert resumed["stage"].lr == whole["stage"].lr < 1e-6  # the schedule's end
+    lines = (tmp_path / "train.txt").read_bytes().splitlines(keepends=True)
+    (tmp_path / "unlabelled.txt").write_bytes(b"".join(line.split(b"\t", 1)[1] for line in lines[:100]))
+    scored = run(scoring.replace("dim=16", "dim=4"), model=whole["model"], torch=torch, headrace=headrace)
+    assert scored["scores"].shape == (100,)
     assert run(schema)["clicks"].groups[0].dim == 32
 
 
