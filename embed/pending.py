@@ -77,7 +77,7 @@ class PendingGradients:
 
     def let_go(self) -> None:
         """Keep what was collected; its rows may leave the slots of their plan. What comes yet is late."""
-        self.fold()
+        self._fold()
         self._listen()
         self._collecting = None
         self._kept = [r if r is None or r.slots is None else replace(r, slots=None) for r in self._kept]
@@ -98,7 +98,7 @@ class PendingGradients:
             self._empty_leaves([late.rows for late in self._late if late.batch == batch])
             self._late = [late for late in self._late if late.batch != batch]
             self._empty_leaves(self._collecting or ())
-            self.fold()
+            self._fold()
             self._collecting = None
             self._kept = list(self._before)
             self._batches.discard(batch)
@@ -112,14 +112,7 @@ class PendingGradients:
 
     def fold(self) -> None:
         """Move what was collected, and what was late, to what is kept."""
-        late, self._late = sorted(self._late, key=lambda one: one[:2]), []
-        for _, group, batch, rows in late:
-            self._batches.add(batch)
-            self._keep(group, moved(rows), own=batch == self._batch)
-        for group, one in enumerate(self._collecting or ()):
-            if one is not None and one.leaf.grad is not None:
-                self._batches.add(self._batch)
-                self._keep(group, moved(one), own=True)
+        self._fold()
         self._changed()
 
     def zero(self) -> None:
@@ -130,11 +123,12 @@ class PendingGradients:
 
     def take(self) -> list[RowGradients | None]:
         """All gradients, each row once; nothing waits any more. What comes yet waits for the next step."""
-        self.fold()
+        self._fold()
         taken = self._kept
         self._forget()
-        self.let_go()
-        self._batch = None
+        self._listen()
+        self._collecting, self._batch = None, None
+        self._changed()
         return taken
 
     def clear(self) -> None:
@@ -165,7 +159,8 @@ class PendingGradients:
     @property
     def any(self) -> bool:
         """Whether any row has a gradient."""
-        return any(leaf.grad is not None for leaves in self._leaves() for leaf in leaves)
+        rows = (*(self._collecting or ()), *self._kept, *(late.rows for late in self._late))
+        return any(one is not None and one.leaf.grad is not None for one in rows)
 
     @property
     def all_finite(self) -> bool:
@@ -191,6 +186,16 @@ class PendingGradients:
     def expects_some(self) -> bool:
         """Whether a backward of the last forward would give gradients."""
         return any(r is not None and len(r.leaf) > 0 and r.leaf.requires_grad for r in self._collecting or ())
+
+    def _fold(self) -> None:
+        late, self._late = sorted(self._late, key=lambda one: one[:2]), []
+        for _, group, batch, rows in late:
+            self._batches.add(batch)
+            self._keep(group, moved(rows), own=batch == self._batch)
+        for group, one in enumerate(self._collecting or ()):
+            if one is not None and one.leaf.grad is not None:
+                self._batches.add(self._batch)
+                self._keep(group, moved(one), own=True)
 
     def _forget(self) -> None:
         self._kept, self._before = [None] * self._num_groups, [None] * self._num_groups
