@@ -28,7 +28,7 @@ def write_folder(path: Path, meta: dict[str, Any], write_files: Callable[[Path],
     `path` raises FileExistsError. A symbolic link stays one: what it leads to is written or replaced, and a circle of
     links is an OSError before anything is written. What killed writers left beside `path` is removed.
     """
-    path = _follow(path)
+    path = follow_links(path)
     if path.exists() and not (path / META).is_file():
         raise FileExistsError(f"{path} exists and is not a checkpoint; give another path")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def read_folder(path: Path, read: Callable[[Path, dict[str, Any]], _T]) -> _T:
     `read` is called again if `path` was replaced meanwhile. `folder` is `path` with links followed, or, where a writer
     was killed between the two renames of a file system that cannot swap names, the former checkpoint put aside.
     """
-    path = _follow(path)
+    path = follow_links(path)
     for attempt in range(1, _READS + 1):
         folder = path if path.exists() else put_aside(path) or path
         before = fingerprint(folder)
@@ -100,7 +100,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _follow(path: Path) -> Path:
+def follow_links(path: Path) -> Path:
     """`path` with links followed; it need not exist."""
     real = Path(os.path.realpath(path))
     if real.is_symlink():

@@ -34,6 +34,7 @@ from headrace.ingest.nodes.index import index_tables
 from headrace.ingest.nodes.index_ranks import Uneven
 from headrace.ingest.nodes.map_rows import Map
 from headrace.ingest.nodes.plan_window import PlanSteps
+from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
 
 MAX_TIMEOUT_S = 1_000_000
@@ -365,13 +366,29 @@ class DataLoader:
         """
         return LoaderNode(self)
 
+    def check_files(self, state_dict: dict[str, Any]) -> None:
+        """ValueError when `state_dict` is of other files than this loader's; nothing is read or changed.
+
+        The next ``iter(loader)`` after `load_state_dict` checks the same: this is for who does not iterate any more.
+        """
+        check_state(state_dict, self.schema.digest)
+        if self._read is not None and state_dict["pipeline"] is not None:
+            self._read.check_files(self._read_state(self._read, state_dict["pipeline"]))
+
+    def _read_state(self, read: ReadRows, pipeline: dict[str, Any]) -> dict[str, Any]:
+        """The part of the nodes' state that is the reading node's."""
+        state: Any = pipeline
+        while state.get("node") != read.name:
+            state = state.get("source")
+            if not isinstance(state, dict):
+                raise ValueError(f"the state has no part of {read.name}: it is not of a loader over files")
+        return dict(state)
+
     def totals(self) -> dict[str, float]:
         """The sums behind `stats`, as plain data that `restore_totals` takes; to be saved beside `state_dict`."""
         rows_in = rows_skipped = 0
         if self._read is not None and self._started:
-            state = self._root.get_state()
-            while state["node"] != self._read.name:
-                state = state["source"]
+            state = self._read_state(self._read, self._root.get_state())
             rows_in, rows_skipped = state["rows_in"], state["rows_skipped"]
         return self._stats.totals(rows_in=rows_in, rows_skipped=rows_skipped)
 

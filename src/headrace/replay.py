@@ -7,6 +7,7 @@ So what comes out, plans included, is the same however often a run is killed; on
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.embed.run_folder import CheckpointError, read_folder, write_folder
+from headrace.embed.sole_run import sole_run
 from headrace.ingest.batch import Batch
 from headrace.ingest.data_loader import DataLoader
 
@@ -54,8 +56,12 @@ class ReplayState:
         """Put the loader, its index (empty yet) and its sums where the state says; the number of epochs done."""
         if not self.folder.exists():
             return 0
+        restored = False
 
         def read(folder: Path, meta: dict[str, Any]) -> dict[str, Any]:
+            nonlocal restored
+            if restored:  # the index holds the rows of the one before
+                raise CheckpointError(f"{folder}: another run replaced the state while it was read: run this one again")
             if meta.get("version") != VERSION or "replay" not in meta:
                 raise CheckpointError(f"{folder}: not the state of a replay")
             if meta["parameters"] != self.parameters:
@@ -65,7 +71,15 @@ class ReplayState:
                     f"{folder}: the state is of a replay with other {', '.join(names)}: give the options that it "
                     "began with, or another folder"
                 )
+            try:
+                loader.check_files(meta["replay"]["loader"])  # a run that is over reads nothing that would show it
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{folder}: the state is not of these files: give those that it began with, or another folder "
+                    f"({error})"
+                ) from error
             loader.index.read_snapshot(folder / INDEX_FILE)
+            restored = True
             return meta
 
         saved = read_folder(self.folder, read)["replay"]
@@ -103,7 +117,14 @@ class Replay:
     _done: int = field(default=0, init=False)
 
     def run(self) -> dict[str, Any]:
-        """Run to the end; the loader's statistics, of all runs that this one continues, and `batches_digest`."""
+        """Run to the end; the loader's statistics, of all runs that this one continues, and `batches_digest`.
+
+        FileExistsError while another run keeps its state in the same folder.
+        """
+        with contextlib.nullcontext() if self.state is None else sole_run(self.state.folder):
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         digest = self.digest or BatchDigest()
         if self.state is not None:
             self._done = self.state.load(self.loader, digest)

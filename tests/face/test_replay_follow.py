@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import threading
 import time
@@ -12,7 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.embed.run_folder import write_folder
+from headrace.embed.sole_run import sole_run
 from headrace.formats.datasets import open_dataset
+from headrace.indexer.dit import DIT
 from headrace.ingest.data_loader import DataLoader
 from headrace.progress import ReplayProgress, is_watched
 from tests.support.criteo_text import write_lines
@@ -72,11 +76,66 @@ def test_a_state_of_another_replay_is_refused(tmp_path, files):
     other = invoke(files, *state[:-2], "--window", 5)
     assert other.exit_code == 1
     assert "the state is of a replay with other window" in other.output
-    (files / "day_1").write_bytes((files / "day_2").read_bytes() + b"\n")
     (tmp_path / "s2").mkdir()
     (tmp_path / "s2" / "notes").write_text("mine")
     assert invoke(files, "--resume", tmp_path / "s2").exit_code == 1
     assert (tmp_path / "s2" / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("options", [(), ("--shuffle",), ("--epochs", 2)])
+def test_a_finished_state_of_other_files_is_refused(tmp_path, files, options):
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20, "--digest", *options)
+    data, other = files / "day_0", tmp_path / "other"
+    first = invoke(data, *state)
+    assert first.exit_code == 0, first.output
+    other.write_bytes(data.read_bytes() + data.read_bytes()[:200].split(b"\n")[0] + b"\n")
+    for paths in ([other], [data, other], [files / "day_2", data]):
+        refused = invoke(*paths, *state)
+        assert refused.exit_code == 1, refused.output
+        assert "the state is not of these files" in refused.output
+    moved = tmp_path / "moved" / "day_0"
+    moved.parent.mkdir()
+    data.rename(moved)
+    again = invoke(moved, *state)  # where a dataset lies does not count
+    assert re.search("batches_digest.*", again.output)[0] == re.search("batches_digest.*", first.output)[0]
+
+
+def test_a_finished_state_of_another_followed_folder_is_refused(tmp_path, files):
+    appear(files, "_END", b"")
+    options = (*FOLLOW, "--resume", tmp_path / "state", "--save-every", 2)
+    assert invoke(files, *options).exit_code == 0
+    assert invoke(files, *options).exit_code == 0
+    (files / "day_1").unlink()
+    refused = invoke(files, *options)
+    assert refused.exit_code == 1
+    assert "3 files, now 2" in refused.output
+
+
+def test_two_replays_do_not_share_a_state(tmp_path, files):
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20)
+    with sole_run(tmp_path / "state"):
+        refused = invoke(files, *state)
+    assert refused.exit_code == 1
+    assert f"another run keeps its state there (process {os.getpid()} on " in refused.output
+    assert not (tmp_path / "state").exists()
+    assert invoke(files, *state).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "state"]
+
+
+def test_a_state_that_is_replaced_while_it_is_read_is_an_error_that_says_so(tmp_path, files, monkeypatch):
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20)
+    assert invoke(files, *state).exit_code == 0
+    read_snapshot = DIT.read_snapshot
+
+    def replaced(index, path):  # by a run that knows of no lock
+        read_snapshot(index, path)
+        write_folder(path.parent, {"of": "another"}, lambda folder: None)
+
+    monkeypatch.setattr(DIT, "read_snapshot", replaced)
+    result = invoke(files, *state)
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "CheckpointError" in result.output
+    assert "another run replaced the state while it was read" in result.output
 
 
 def test_a_followed_folder_is_resumed_too(tmp_path, files):
