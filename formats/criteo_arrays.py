@@ -70,6 +70,20 @@ class ArrayForm:
         """All files of the shard that `path` stands for."""
         return (path, *(path.removesuffix(self.suffix) + sibling for sibling in self.siblings))
 
+    def shard_of(self, path: str) -> str | None:
+        """The file that stands for the shard of a sibling; None for what is no sibling."""
+        for sibling in self.siblings:
+            if path.endswith(sibling):
+                return path.removesuffix(sibling) + self.suffix
+        return None
+
+    def parts(self) -> str:
+        """In words, which files a shard is."""
+        names = [f"*{end}" for end in (self.suffix, *self.siblings)]
+        return f"a part of such data is {names[0]}" + (
+            f" with {' and '.join(names[1:])} beside it" if names[1:] else ""
+        )
+
 
 class _Records(Shard):
     """int32 label, 13 dense values (int32, or the bits of float32), the ids of 26 features as int32."""

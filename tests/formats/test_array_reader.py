@@ -118,6 +118,45 @@ def test_a_second_modulo_at_load(tmp_path: Path) -> None:
         ArrayFiles(tmp_path, FLOATS, TORCHREC_NPY, modulo=[1, 2])
 
 
+@pytest.mark.parametrize("form", [TORCHREC_NPY, DCNV2_NPZ])
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_day_without_one_of_its_files_is_named(tmp_path: Path, form: Any, listed: bool) -> None:
+    schema, hot = (FLOATS, None) if form is TORCHREC_NPY else (LISTS, DCNV2_MULTI_HOT_SIZES)
+    day(tmp_path, 0, 2, hot=hot)
+    day(tmp_path, 1, 2, hot=hot)
+    parts = [tmp_path / f"day_1{end}" for end in (form.suffix, *form.siblings)]
+    (tmp_path / "README").touch()  # a folder may hold other files
+
+    def names() -> Any:
+        return sorted(tmp_path.glob("day_*")) if listed else tmp_path
+
+    kept = {part: part.read_bytes() for part in parts}
+    for missing in parts:
+        missing.unlink()
+        with pytest.raises(FileNotFoundError, match=rf"{missing.name}: is .*_dense\.npy beside it"):
+            ArrayFiles(names(), schema, form)
+        missing.write_bytes(kept[missing])
+    for part in parts[:2]:  # one of the two others alone does not vanish either
+        part.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"day_1{form.suffix}: is not among the files, but .*day_1_dense\.npy"):
+        ArrayFiles(names(), schema, form)
+    assert ArrayFiles([f for f in names() if "day_0" in f.name] if listed else f"{tmp_path}/day_0*", schema, form)
+
+
+def test_a_file_of_another_kind_that_is_named_is_not_left_out(tmp_path: Path) -> None:
+    day(tmp_path, 0, 2)
+    (tmp_path / "day_1.npz").touch()
+    for paths in (
+        [tmp_path / "day_0_sparse.npy", tmp_path / "day_1.npz"],
+        iter([f"{tmp_path}/*.npy", tmp_path / "day_1.npz"]),
+    ):
+        with pytest.raises(ValueError, match=r"day_1\.npz: no file of torchrec-npy: .*\*_sparse\.npy with"):
+            ArrayFiles(paths, FLOATS, TORCHREC_NPY)
+    assert ArrayFiles([tmp_path], FLOATS, TORCHREC_NPY).num_rows == 2
+    with pytest.raises(FileNotFoundError, match="an empty list"):
+        ArrayFiles([], FLOATS, TORCHREC_NPY)
+
+
 def test_multi_hot_npz(tmp_path: Path) -> None:
     day(tmp_path, 0, 3, hot=DCNV2_MULTI_HOT_SIZES)
     reader = ArrayFiles(tmp_path, LISTS, DCNV2_NPZ, batch_rows=2)
