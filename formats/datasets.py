@@ -33,15 +33,7 @@ from headrace.formats.growing import GrowingFolder
 from headrace.formats.histories import LOGS
 from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema
-from headrace.formats.splits import (
-    KAGGLE_ROWS,
-    TERABYTE_ROWS,
-    Convention,
-    Split,
-    kaggle_split,
-    over_files,
-    terabyte_split,
-)
+from headrace.formats.splits import Convention, Split, kaggle_files_split, terabyte_files_split
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
 from headrace.formats.taobao_ad import TAOBAO_AD, TAOBAO_BEHAVIOR_LOG, taobao_ad_schema
 from headrace.formats.taobao_ad_raw import taobao_ad_raw, taobao_ad_raw_schema
@@ -126,25 +118,23 @@ _CONVERTED = ("parquet", "tar")
 
 
 def dataset_split(
-    name: str, split: Split, *, convention: Convention | None, rows_per_file: Sequence[int] | None
+    name: str,
+    split: Split,
+    *,
+    convention: Convention | None = None,
+    files: Sequence[str],
+    rows_per_file: Sequence[int] | None,
 ) -> tuple[SourceRange, ...]:
-    """Rows of a standard split of a dataset; `rows_per_file` are those of its files, the published ones when None.
+    """Rows of a standard split of a dataset; `rows_per_file` are those of its `files`, the published ones when None.
 
-    `convention` must be given for the Terabyte, where test and validation differ; for Kaggle it is "dlrm-v1" when
-    None. ValueError for a dataset without standard split.
+    `convention` must be given for test and validation of the Terabyte; for Kaggle it is "dlrm-v1" when None. Days of
+    the Terabyte are known by their names. ValueError for a dataset without standard split, and for files that are not
+    what is split.
     """
-    if name == "criteo-kaggle":
-        rows_per_file = (KAGGLE_ROWS,) if rows_per_file is None else rows_per_file
-        ranges = kaggle_split(split, rows=sum(rows_per_file), convention=convention or "dlrm-v1")
-        return over_files(ranges, rows_per_file)
-    if name == "criteo-terabyte":
-        if convention is None:
-            raise ValueError(
-                "DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention (convention=, "
-                "--convention) it is, dlrm-v1 or torchrec"
-            )
-        return terabyte_split(split, rows=rows_per_file or TERABYTE_ROWS, convention=convention)
-    raise ValueError(f"dataset {name!r} has no standard split by row counts")
+    of_files = {"criteo-kaggle": kaggle_files_split, "criteo-terabyte": terabyte_files_split}.get(name)
+    if of_files is None:
+        raise ValueError(f"dataset {name!r} has no standard split by row counts")
+    return of_files(split, files, rows_per_file=rows_per_file, convention=convention)
 
 
 def open_dataset(

@@ -86,7 +86,8 @@ def replay(
         paths = GrowingFolder(path=paths, end_marker=end_marker, poll_s=poll_seconds, max_idle_s=max_idle_seconds)
     reader = open_dataset(dataset, paths, schema=schema, dim=dim, labels=labels, bad_records=bad_records)
     if split is not None:
-        reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
+        rows = reader.rows_per_file
+        reader.select(dataset_split(dataset, split, convention=convention, files=reader.files, rows_per_file=rows))
     if curve and resume is not None:
         raise click.UsageError("--curve needs all batches of one run: leave --resume out")
     stream: list[list[U64]] = []

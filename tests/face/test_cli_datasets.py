@@ -68,6 +68,11 @@ def test_splits_of_generated_criteo_files(tmp_path: Path) -> None:
     for convention, split, rows in (("torchrec", "validation", 17), ("torchrec", "test", 16), ("dlrm-v1", "test", 17)):
         options = ["--dataset", "criteo-terabyte", "--split", split, "--convention", convention]
         assert replay(tmp_path / "t", *options)["rows"] == rows
+    days = [tmp_path / "t" / f"day_{day}" for day in (2, 0, 1)]  # in any order: the names say which is the last
+    assert replay(*days, "--dataset", "criteo-terabyte", "--split", "train")["rows"] == 66
+    options = ["--dataset", "criteo-terabyte", "--split", "test", "--convention", "torchrec", "--digest"]
+    digests = [replay(*paths, *options)["batches_digest"] for paths in ([tmp_path / "t"], days)]
+    assert digests[0] == digests[1]
     result = CliRunner().invoke(
         main, ["replay", str(tmp_path / "t"), "--dataset", "criteo-terabyte", "--split", "test"]
     )
