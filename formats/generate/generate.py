@@ -27,6 +27,9 @@ from headrace.formats.generate.presets import Preset, load_preset
 from headrace.formats.manifest import Manifest, write_manifest
 
 EVAL_FOLDER = "eval"
+RESULTS = ("click_rate", "auc_of_generator")
+"""What a manifest of `generate` tells of the rows."""
+
 _MAX_THREADS = 256
 
 
@@ -38,7 +41,7 @@ class GenerateReport:
     click_rate: share of rows with label 1; None without labels or rows
     auc_of_generator: area under the ROC curve of the true log odds against the labels drawn, the best that any model
         can reach; None unless both labels occur
-    eval: the same of the evaluation part, or None
+    eval: the same of the evaluation part (whose `files` are in the folder ``eval``), or None
     """
 
     rows: int
