@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.formats.atomic_file import is_partial, write_atomic
 from headrace.formats.files import MANIFEST_NAME
-from headrace.formats.manifest import Manifest, ManifestFile, check_size, file_blake2b, read_manifest, write_manifest
+from headrace.formats.manifest import Manifest, ManifestFile, check_sizes, file_blake2b, read_manifest, write_manifest
 
 TOOL = "headrace convert"
 
@@ -76,7 +76,8 @@ class ConversionFolder:
             self._record_of(target, identity)
 
     def _check_complete(self, manifest: Manifest) -> None:
-        """FileExistsError, with what differs, unless the folder is the result of a run with equal parameters."""
+        """FileExistsError, with what differs, unless the folder is the result of a run with equal parameters;
+        ManifestError where a file of it is gone, or another size."""
         found, wanted = manifest.parameters, self._parameters
         if found != wanted:
             differing = sorted(k for k in {*wanted, *found} if found.get(k) != wanted.get(k))
@@ -84,8 +85,7 @@ class ConversionFolder:
                 f"{self.path}: holds a conversion with other {', '.join(differing)}; "
                 "give another folder, or overwrite=True"
             )
-        for name, entry in manifest.files.items():
-            check_size(entry, str(self.path / name), verify="size")
+        check_sizes(self.path, manifest)
 
     def _recreate_records(self, manifest: Manifest) -> None:
         """A complete folder is gone on with like one whose last file was just finished."""

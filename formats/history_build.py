@@ -28,7 +28,14 @@ from headrace.formats.files import MANIFEST_NAME, PathLike
 from headrace.formats.generate.output_folder import sole_writer
 from headrace.formats.history_runs import LogRows, is_whole, merge_runs, open_run, rows_at_a_time, write_run
 from headrace.formats.history_store import TOOL
-from headrace.formats.manifest import Manifest, ManifestFile, new_hasher, read_manifest, write_manifest
+from headrace.formats.manifest import (
+    Manifest,
+    ManifestFile,
+    check_sizes,
+    new_hasher,
+    read_manifest,
+    write_manifest,
+)
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema, SchemaError
@@ -52,7 +59,8 @@ def build_history(
     All columns are sparse ones with one id a row; `key` and `time_column` (int64) have ``missing="raise"``. About 150
     bytes for each of `run_rows` rows are held, and as much for 2 M rows in the merge, besides 16 bytes a user.
 
-    FileExistsError for a folder that holds something else, or the work of other arguments, unless `overwrite`.
+    FileExistsError for a folder that holds something else, or the work of other arguments, unless `overwrite`;
+    ManifestError for one that is complete but has lost a file, or a part of one.
     """
     began = time.monotonic()
     check_integer("run_rows", run_rows, 1, 1 << 30)
@@ -74,6 +82,7 @@ def build_history(
     folder = Path(out)
     with sole_writer(folder):
         kept = _prepare(folder, parameters, overwrite=overwrite)
+        files_kept = 0 if kept is None else len(kept.files)
         if kept is None:
             runs = _Runs(folder / _WORK, parameters)
             runs.fill(log, run_rows, threads)
@@ -84,7 +93,7 @@ def build_history(
     return ConvertReport(
         out=str(folder.absolute()),
         files=len(kept.files),
-        files_kept=0,
+        files_kept=files_kept,
         rows_in=results["rows_in"],
         rows_skipped=results["rows_skipped"],
         rows_out=results["rows_in"] - results["rows_skipped"],
@@ -234,7 +243,7 @@ def _prepare(folder: Path, parameters: dict[str, Any], *, overwrite: bool) -> Ma
         raise FileExistsError(
             f"{folder}: holds the sorted log of other {', '.join(differing)}; give another folder, or overwrite=True"
         )
-    if found is not None and found != parameters:
+    if found is not None and (found != parameters or (overwrite and manifest is not None)):
         for name in written & set(entries):
             shutil.rmtree(folder / name) if name == _WORK else (folder / name).unlink()
         manifest = None
@@ -242,6 +251,8 @@ def _prepare(folder: Path, parameters: dict[str, Any], *, overwrite: bool) -> Ma
         (folder / name).unlink()
     if manifest is not None and work.exists():  # killed while it cleaned up
         shutil.rmtree(work)
+    if manifest is not None:
+        check_sizes(folder, manifest)
     return manifest
 
 

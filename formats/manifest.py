@@ -150,6 +150,14 @@ def check_size(
         raise ManifestError(path, f"BLAKE2b is {found}, the manifest says {manifest_file.blake2b}: changed since")
 
 
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """ManifestError unless all files of a local folder's manifest are there, in their sizes."""
+    for name, entry in manifest.files.items():
+        if not (folder / name).is_file():
+            raise ManifestError(str(folder), f"{name} is missing")
+        check_size(entry, str(folder / name), verify="size")
+
+
 def check_rows(manifest_file: ManifestFile, path: str, rows: int, *, verify: Verify) -> None:
     """Compare the number of rows read (bad ones counted) with the entry, once the whole file has been read."""
     if verify != "off" and rows != manifest_file.rows:
