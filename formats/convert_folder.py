@@ -82,7 +82,7 @@ class ConversionFolder:
         if found != wanted:
             differing = sorted(k for k in {*wanted, *found} if found.get(k) != wanted.get(k))
             raise FileExistsError(
-                f"{self.path}: holds a conversion with other {', '.join(differing)}; "
+                f"{self.path}: holds a conversion with other {', '.join(map(_named, differing))}; "
                 "give another folder, or overwrite=True"
             )
         check_sizes(self.path, manifest)
@@ -136,6 +136,12 @@ class ConversionFolder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path / name)
+
+
+def _named(parameter: str) -> str:
+    """A parameter, with the option of the command line that gives it."""
+    has_option = parameter in ("bad_records", "compression", "dataset", "row_group_rows", "schema", "to")
+    return f"{parameter} (--{parameter.replace('_', '-')})" if has_option else parameter
 
 
 def _record_name(target: str) -> str:

@@ -18,6 +18,7 @@ from headrace.formats.generate.output_folder import (
     clear,
     holds_exactly,
     manifest_of,
+    refuse_others_data,
     refuse_unless_empty,
     refuse_unless_replaceable,
     sole_writer,
@@ -87,8 +88,9 @@ def generate(
     max_cardinality: cap on the distinct ids of every column
     eval_rows: rows of an evaluation part in ``out_dir/eval``, which continues the stream at the next block
     threads: blocks made at the same time; changes nothing in the files
-    overwrite: replace what an earlier run wrote, as its manifest lists it; other files in the folder stay, and files
-        that are named like generated ones but that no such manifest lists are refused
+    overwrite: replace what an earlier run wrote, as its manifest lists it; other files in the folder stay. Files that
+        are named like generated ones but that no such manifest lists are refused, and so is any file in a folder
+        without such a manifest
 
     Nothing is done when the folder holds exactly the files of an earlier run with equal parameters. Raises
     FileExistsError for any other folder that is not empty, or that another run is writing into, ValueError or TypeError
@@ -115,7 +117,9 @@ def generate(
         if not overwrite and _is_complete(folder, parameters):
             return _found(folder, parameters, started)
         if overwrite:
-            refuse_unless_replaceable(folder / EVAL_FOLDER)
+            for part in (folder, folder / EVAL_FOLDER):
+                refuse_unless_replaceable(part)
+                refuse_others_data(part)
             clear(folder)
             clear(folder / EVAL_FOLDER, remove=True)
         else:

@@ -9,7 +9,7 @@ import click
 
 from headrace.bench_plan import bench_plan
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, plot_option, writable, write_report
+from headrace.cli_report import HotRows, json_option, plot_option, preset_batch_size, writable, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import load_plans, save_plans
@@ -19,7 +19,7 @@ from headrace.plan_report import draw, planned, step_rows, summary
 
 @click.command("plan")
 @click.option("--preset", type=click.Choice(preset_names()), default="criteo-kaggle", show_default=True)
-@click.option("--batch-size", type=click.IntRange(1), default=16_384, show_default=True)
+@preset_batch_size(16_384)
 @click.option("--window", type=click.IntRange(1), default=200, show_default=True, help="Batches planned ahead (L).")
 @click.option(
     "--capacity-share",
@@ -44,7 +44,7 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
 @click.option("--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned, or "auto".')
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@preset_batch_size(8192)
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)

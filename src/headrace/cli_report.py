@@ -66,6 +66,17 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     return writable(ctx, param, path)
 
 
+def preset_batch_size(default: int) -> Callable[[_F], _F]:
+    """``--batch-size`` of a command that cuts a generated stream into batches."""
+    return click.option(
+        "--batch-size",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        help="Rows of a batch; of a --preset a power of two up to 65536.",
+    )
+
+
 def rounds_option(default: int, help: str = "Interleaved measurements.") -> Callable[[_F], _F]:
     """``--rounds N``; says so, on standard error, where N is too few to tell a figure from noise."""
     return click.option(

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.cli_dataset import one_or_all, optional_dataset_options
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
-from headrace.cli_report import json_option, plot_option, write_report
+from headrace.cli_report import json_option, plot_option, preset_batch_size, write_report
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.coverage import coverage as laws_coverage
@@ -36,7 +36,7 @@ CURVE_POINTS = 100
 @feature_options
 @click.option("--preset", type=click.Choice(preset_names()), help="A generated stream, in the place of DATA.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the generated stream.")
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@preset_batch_size(8192)
 @click.option("--batches", type=click.IntRange(1), default=100, show_default=True, help="Batches that are counted.")
 @click.option(
     "--top-rows",

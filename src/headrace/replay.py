@@ -68,8 +68,8 @@ class ReplayState:
                 found = meta["parameters"]
                 names = sorted(k for k in {*found, *self.parameters} if found.get(k) != self.parameters.get(k))
                 raise CheckpointError(
-                    f"{folder}: the state is of a replay with other {', '.join(names)}: give the options that it "
-                    "began with, or another folder"
+                    f"{folder}: the state is of a replay with other {', '.join(map(_named, names))}: give those "
+                    "that it began with, or another folder"
                 )
             try:
                 loader.check_files(meta["replay"]["loader"])  # a run that is over reads nothing that would show it
@@ -99,6 +99,12 @@ class ReplayState:
         replay = {"loader": state, "totals": totals, "digest": digest.value, "epochs": epochs, "ended": ended}
         meta = {"version": VERSION, "parameters": self.parameters, "replay": replay}
         write_folder(self.folder, meta, lambda folder: loader.index.write_snapshot(folder / INDEX_FILE))
+
+
+def _named(parameter: str) -> str:
+    """A parameter, with the options of the command line that make it."""
+    options = "--schema, --dim, --no-labels" if parameter == "schema" else f"--{parameter.replace('_', '-')}"
+    return f"{parameter} ({options})"
 
 
 @dataclass

@@ -26,6 +26,8 @@ def test_convert_then_replay(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["rows"] == 500
     again = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out")
     assert (again.exit_code, "files_kept    1" in again.stdout) == (0, True)
+    other = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out", "--row-group-rows", 7)
+    assert "holds a conversion with other row_group_rows (--row-group-rows); give another folder" in other.stderr
     (tmp_path / "out" / "day_0.parquet").unlink()
     again = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out")
     assert (again.exit_code, "out: day_0.parquet is missing" in again.stderr) == (1, True)

@@ -58,6 +58,13 @@ def test_silence_is_an_error(tmp_path, files):
     assert "one folder" in invoke(files, files, "--follow").output
 
 
+def test_what_is_no_folder_is_not_followed(tmp_path, files):
+    for path in (tmp_path / "later", files / "*", files / "day_0"):
+        result = invoke(path, *FOLLOW)
+        assert result.exit_code == 1, result.output
+        assert f"{path}: a growing folder is one folder (no file, no pattern), which must be there" in result.output
+
+
 def test_a_uri(files):
     local = json.loads(invoke(f"{files}/day_*", "--digest", "--json", "-").stdout)
     stored = json.loads(invoke(f"file://{files}/day_*", "--digest", "--json", "-").stdout)
@@ -77,7 +84,8 @@ def test_a_state_of_another_replay_is_refused(tmp_path, files):
     assert {k for k in stats if stats[k] != whole[k]} <= {"peak_rss_bytes"}
     other = invoke(files, *state[:-2], "--window", 5)
     assert other.exit_code == 1
-    assert "the state is of a replay with other window" in other.output
+    assert "the state is of a replay with other window (--window): give those that it began with" in other.output
+    assert "other schema (--schema, --dim, --no-labels): give" in invoke(files, *state[:-2], "--dim", 8).output
     (tmp_path / "s2").mkdir()
     (tmp_path / "s2" / "notes").write_text("mine")
     assert invoke(files, "--resume", tmp_path / "s2").exit_code == 1
