@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from headrace.embed.abandoned import META, clear_abandoned, put_aside, remove_folder, temporary_folder
 from headrace.formats.manifest import file_blake2b, new_hasher
+from headrace.formats.target_path import follow_links
 
 _READS = 5  # of a folder that is replaced again and again while it is read
 _T = TypeVar("_T")
@@ -98,14 +99,6 @@ def read_meta(path: Path) -> dict[str, Any]:
         if file_blake2b(file) != digest:
             raise CheckpointError(f"{file}: checksum differs, the file is damaged")
     return meta
-
-
-def follow_links(path: Path) -> Path:
-    """`path` with links followed; it need not exist."""
-    real = Path(os.path.realpath(path))
-    if real.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return real
 
 
 def _put(folder: Path, path: Path) -> None:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.embed.run_folder import follow_links
+from headrace.formats.target_path import follow_links, hidden_stem
 
 _ATTEMPTS = 100  # at a file that others, who end just now, take away again and again
 
@@ -25,7 +25,7 @@ def sole_run(path: Path) -> Iterator[None]:
     Where nobody may write beside `path`, or the file system knows no locks, there is no lock.
     """
     path = follow_links(path)
-    lock = path.with_name(f".{path.name}.lock")
+    lock = path.with_name(f".{hidden_stem(path)}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(lock, path)

@@ -45,6 +45,14 @@ def test_the_folder_may_be_replaced_meanwhile_and_named_by_a_link(tmp_path):
             pytest.fail("entered")
 
 
+def test_a_name_of_any_length_is_locked(tmp_path):
+    with sole_run(tmp_path / ("n" * 250)):
+        (lock,) = os.listdir(tmp_path)
+        assert lock.endswith(".lock")
+        with pytest.raises(FileExistsError), sole_run(tmp_path / ("n" * 250)):
+            pytest.fail("entered")
+
+
 def test_a_killed_run_locks_nothing_out(tmp_path, repository):
     path = tmp_path / "state"
     other = subprocess.Popen(
