@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.embed.abandoned import put_aside
 from headrace.embed.run_folder import CheckpointError, read_folder, write_folder
 from headrace.embed.sole_run import sole_run
+from headrace.formats.target_path import follow_links
 from headrace.ingest.batch import Batch
 from headrace.ingest.data_loader import DataLoader
 
@@ -54,7 +56,8 @@ class ReplayState:
 
     def load(self, loader: DataLoader, digest: BatchDigest) -> int:
         """Put the loader, its index (empty yet) and its sums where the state says; the number of epochs done."""
-        if not self.folder.exists():
+        folder = follow_links(self.folder)
+        if not folder.exists() and put_aside(folder) is None:
             return 0
         restored = False
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.embed.abandoned import temporary_folder
 from headrace.embed.run_folder import write_folder
 from headrace.embed.sole_run import sole_run
 from headrace.formats.datasets import open_dataset
@@ -119,6 +120,15 @@ def test_a_finished_state_of_another_followed_folder_is_refused(tmp_path, files)
     refused = invoke(files, *options)
     assert refused.exit_code == 1
     assert "3 files, now 2" in refused.output
+
+
+def test_a_state_that_a_kill_left_between_two_names_is_gone_on_with(tmp_path, files):
+    """As on a file system that cannot swap names."""
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20, "--json", "-")
+    first = json.loads(invoke(files, *state).stdout)
+    (tmp_path / "state").rename(temporary_folder(tmp_path / "state").with_suffix(".old"))
+    again = json.loads(invoke(files, *state).stdout)
+    assert again["trainer_wait_s"] == first["trainer_wait_s"]  # nothing was run again
 
 
 def test_two_replays_do_not_share_a_state(tmp_path, files):
