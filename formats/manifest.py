@@ -150,12 +150,12 @@ def check_size(
         raise ManifestError(path, f"BLAKE2b is {found}, the manifest says {manifest_file.blake2b}: changed since")
 
 
-def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """ManifestError unless all files of a local folder's manifest are there, in their sizes."""
+def check_folder(folder: Path, manifest: Manifest, *, verify: Verify) -> None:
+    """All files of a folder's manifest are there, and as it says (:func:`check_size`); ManifestError."""
     for name, entry in manifest.files.items():
         if not (folder / name).is_file():
             raise ManifestError(str(folder), f"{name} is missing")
-        check_size(entry, str(folder / name), verify="size")
+        check_size(entry, str(folder / name), verify=verify)
 
 
 def check_rows(manifest_file: ManifestFile, path: str, rows: int, *, verify: Verify) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
 from headrace.cli_report import json_option, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.errors import ManifestError
@@ -32,6 +32,7 @@ def lint(
     json_path: str | None,
 ) -> None:
     """Check files against a schema: lists every bad record; exit code 1 when there is any, or a damaged file."""
+    refuse_beside_schema(schema)
     paths = one_or_all(data)
 
     def open_(paths: Any, **options: Any) -> FileReader[Any]:
