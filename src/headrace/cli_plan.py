@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from headrace.bench_plan import bench_plan
-from headrace.cli_dataset import one_or_all, optional_dataset_options
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
 from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
 from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, write_report
@@ -36,6 +36,9 @@ from headrace.plan_report import draw, planned, step_rows, summary
 @click.option("--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Steps before them.")
 @click.option("--numpy/--no-numpy", default=True, show_default=True, help="Measure a planner in NumPy too.")
 @click.option("--curve", is_flag=True, help="Hit rate at 1, 2, 5, 10, 25, 50 % of the window's distinct rows.")
+@click.option(
+    "--history", type=click.IntRange(0), default=0, show_default=True, help="Batches indexed before: an older index."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @json_option
 def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> None:
@@ -104,13 +107,13 @@ def plan_command(
     refuse_given(("links", "preset", "seed"), "for --ranks")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
+    refuse_beside_schema(schema)
+    if not data:  # saved plans
+        refuse_given(("dataset", "schema", "labels", "dim", *options), "for the plans that are made of DATA")
     if diff:
-        found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
-        words = None if found is None else dataclasses.asdict(found)
-        write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
-        raise SystemExit(0 if found is None else 1)
+        refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
+        _compare(*diff, json_path)
     if read:
-        refuse_given(("dataset", "schema", "labels", "dim", *options), "of plans that are made, not with --read")
         plans = load_plans(read)
     else:
         plans = planned(open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels), **options)
@@ -130,3 +133,10 @@ def plan_command(
             click.echo("  ".join(f"{key} {value}" for key, value in row.items()))
     if violations:
         raise SystemExit(1)
+
+
+def _compare(a: str, b: str, json_path: str | None) -> NoReturn:
+    found = first_difference(load_plans(a), load_plans(b))
+    words = None if found is None else dataclasses.asdict(found)
+    write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
+    raise SystemExit(0 if found is None else 1)

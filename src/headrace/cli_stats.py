@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.cli_dataset import one_or_all, optional_dataset_options
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
 from headrace.cli_report import json_option, plot_option, refuse_given, write_report
 from headrace.formats.criteo import criteo_schema
@@ -87,6 +87,16 @@ def stats_command(
     what the most accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
     if bool(data) == bool(preset):
         raise click.UsageError("give DATA or --preset, one of them")
+    refuse_beside_schema(schema)
+    counting = ("feature_rows", "max_entries", "plot_features")
+    if preset:
+        refuse_given(("dataset", "schema", "labels", "features", *counting), "for DATA, not with --preset")
+    else:
+        refuse_given(("seed",), "for the generated stream of --preset alone")
+    if not features:
+        refuse_given(counting, "for the columns that --no-features leaves out")
+    if not (preset or top_rows):
+        refuse_given(("held_out",), "for --top-rows alone")
     counted = None
     if data and features:
         reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"])

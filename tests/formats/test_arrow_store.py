@@ -113,6 +113,8 @@ def test_a_uri_says_how_to_fetch(tree: Path) -> None:
     ("paths", "match"),
     [
         ("file:///a?attempts=many", "attempts=many: not a number"),
+        ("file:///a?attemps=2", r"file:///a: attemps is none of the parameters .*attempts"),
+        ("file:///a?attempts=2&region=x", "region is none of the parameters"),
         ("file:///a?stall_timeout_s=0", "stall_timeout_s=0"),
         (["file:///a?ahead=2", "file:///b"], "of several file systems"),
         ("pipe:cat /etc/passwd", "is a command, and none is run here"),
