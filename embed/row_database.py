@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from headrace.embed.arrays import F32, I64, U64, Bool
+from headrace.embed.arrays import F32, I64, U64, Bool, host_array
 from headrace.embed.finite import first_not_finite, key_name
 from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_ids, find_rows
 from headrace.embed.stage import EmbeddingStage
@@ -82,6 +82,9 @@ class RowDatabase:
         `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
+        _check_by_table("ids", ids, "{'items': ids}")
+        if missing is not None:
+            _check_by_table("missing", missing, "{'items': mask}")
         columns = {}
         for name, values in ids.items():
             array = check_ids(name, values)
@@ -112,6 +115,7 @@ class RowDatabase:
         exist; FloatingPointError that names table, id and, where known, file and row. Nothing is added then.
         """
         self._check_open(ticket)
+        _check_by_table("grads", grads, "{'items': gradients}")
         checked = {name: self._check_gradients(ticket, name, values) for name, values in grads.items()}
         for name, array in checked.items():
             self.stage.add_gradients(ticket.rows[name].group, ticket.rows[name].keys, array)
@@ -136,7 +140,11 @@ class RowDatabase:
         if name in self.stage.frozen:
             raise ValueError(f"gradients of table {name!r}, which is frozen")
         keys, group = ticket.rows[name].keys, ticket.rows[name].group
-        array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+        if isinstance(values, torch.Tensor):
+            if values.dtype == torch.bfloat16:  # which NumPy has not
+                raise ValueError(f"table {name!r}: gradients of torch.bfloat16, not float32: pass gradients.float()")
+            values = host_array(values)
+        array = np.asarray(values)
         wanted = (len(keys.ids), self.stage.layout.groups[group].dim)
         if array.dtype != np.float32 or array.shape != wanted:
             raise ValueError(
@@ -151,6 +159,11 @@ class RowDatabase:
             key = key_name(self.stage.schema, keys, at)
             raise FloatingPointError(f"gradient of {key} is not finite{_where(ticket, name, at)}")
         return np.array(array, np.float32, order="C")
+
+
+def _check_by_table(name: str, value: object, example: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a mapping from table, as {example}, not a {type(value).__name__}")
 
 
 def _where(ticket: RowTicket, name: str, unique: int) -> str:

@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
-from headrace.embed.arrays import F32, Array, Bool
+from headrace.embed.arrays import F32, Array, Bool, host_array
 from headrace.embed.finite import first_not_finite
 from headrace.embed.key_lookup import FindsRows, TableIds, check_ids, find_rows, group_of_tables
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.atomic_file import AtomicFile, sync_folder
+
+TABLE_KEY = b"headrace.table"
+"""Metadata of a file: the table whose rows it has."""
 
 _BLOCK_ROWS = 1 << 16
 
@@ -40,7 +44,7 @@ def import_rows(
     if mask.dtype != np.bool_ or mask.shape != array.shape:
         raise ValueError(f"{owner}: missing is {mask.dtype} {list(mask.shape)}, not bool [{len(array)}]")
     group = group_of_tables(stage.schema)[table]
-    values = _check_vectors(owner, np.asarray(vectors), (len(array), stage.layout.groups[group].dim))
+    values = _check_vectors(owner, _as_array(vectors), (len(array), stage.layout.groups[group].dim))
     bad = first_not_finite(values)
     if bad is not None:
         raise ValueError(f"{owner}: the vector of {_name(array, mask, bad)} (position {bad}) is not finite in float32")
@@ -72,7 +76,7 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
     dim = stage.layout.groups[groups[table]].dim
     schema = pa.schema(
         [("id", pa.uint64()), ("missing", pa.bool_()), ("vector", pa.list_(pa.float32(), dim))],
-        metadata={"headrace.table": table},
+        metadata={TABLE_KEY: table},
     )
     target = Path(path)
     with AtomicFile(target) as file:
@@ -82,7 +86,7 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
                 writer.write_table(_block(part, stage.read_vectors(groups[table], part), schema))
         file.finish()
         file.publish()
-    sync_folder(target.parent)
+    sync_folder(file.target.parent)
     return len(keys.ids)
 
 
@@ -123,6 +127,12 @@ def _keys_of(index: FindsRows, uid: int) -> RowKeys:
 
 
 def _import(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Table) -> int:
+    written_for = (source.schema.metadata or {}).get(TABLE_KEY)
+    if written_for is not None and written_for != table.encode():
+        raise ValueError(
+            f"rows of table {written_for.decode(errors='replace')!r}, as its metadata says, not of {table!r}; if they "
+            "are meant for it, pass pq.read_table(path).replace_schema_metadata()"
+        )
     lost = {"id", "vector"} - set(source.column_names)
     if lost:
         raise ValueError(f"no column {sorted(lost)[0]!r} among {', '.join(source.column_names)}")
@@ -152,6 +162,12 @@ def _matrix(column: pa.Array) -> Array:
         raise ValueError(f"vectors of {lengths[0]} and {lengths[other[0]]} values (row {other[0]})")
     matrix: Array = flat.reshape(len(lengths), -1)
     return matrix
+
+
+def _as_array(vectors: Any) -> Array:
+    if not isinstance(vectors, torch.Tensor):
+        return np.asarray(vectors)
+    return host_array(vectors.float() if vectors.dtype == torch.bfloat16 else vectors)  # NumPy has no bfloat16
 
 
 def _check_vectors(owner: str, vectors: Array, shape: tuple[int, int]) -> F32:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from headrace.bench_files import PRESET, gzip_copy, head_of, parquet_copies, text_files, work_folder
+from headrace.bench_table import decode_table, rates_table
 from headrace.cli_bench import Count, Threads
 from headrace.cli_report import json_option, refuse_given, rounds_option, write_report
 from headrace.formats.datasets import open_dataset
@@ -51,7 +52,8 @@ def bench_decode_command(
         small = head_of(text[0], PEER_BYTES, folder) if peers else None
         schema = open_dataset(PRESET, text).schema
         report = bench_decode.measure(text, gz, schema, small=small, threads=threads, rounds=rounds)
-    write_report({**_source(data), "cores": len(os.sched_getaffinity(0)), **report}, json_path)
+    report = {**_source(data), "cores": len(os.sched_getaffinity(0)), **report}
+    write_report(report, json_path, table=decode_table(report))
 
 
 @click.command("loader")
@@ -90,7 +92,8 @@ def bench_loader_command(
                     dataset, files = "parquet", parquet_copies(text, folder, threads=options["threads"])
                 readers[name] = _opener(dataset, files)
         report = bench_loader.measure(readers, **options)
-    write_report({**_source(data), "cores": len(os.sched_getaffinity(0)), **report}, json_path)
+    report = {**_source(data), "cores": len(os.sched_getaffinity(0)), **report}
+    write_report(report, json_path, table=rates_table(report, "rows_per_s", report["rows_per_s"]))
 
 
 def _opener(dataset: str, files: list[str]) -> bench_loader.OpenReader:

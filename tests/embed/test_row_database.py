@@ -219,6 +219,17 @@ class TestRefusals:
             database.prefetch({"items": ids})
         assert len(index) == database.in_flight == 0
 
+    def test_what_is_no_mapping_and_no_float32(self, database):
+        with pytest.raises(TypeError, match=r"ids is a mapping from table, .*, not a list"):
+            database.prefetch([1, 2])
+        with pytest.raises(TypeError, match="missing is a mapping"):
+            database.prefetch({"items": [1]}, missing=[True])
+        ticket = database.prefetch({"items": [1]})
+        with pytest.raises(TypeError, match="grads is a mapping"):
+            database.push(ticket, np.ones((1, 2), np.float32))
+        with pytest.raises(ValueError, match=r"torch.bfloat16, not float32: pass gradients.float"):
+            database.push(ticket, {"items": torch.ones(1, 2, dtype=torch.bfloat16)})
+
     def test_names_and_masks(self, database):
         with pytest.raises(ValueError, match="'zzz' is not a table"):
             database.prefetch({"zzz": [1]})
@@ -235,6 +246,6 @@ class TestRefusals:
         loader = type("Loader", (), {})()
         index.claim_writer(loader)
         index.index([IdColumn(0, np.array([1], np.uint64))])
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="insert=False"):
             database.prefetch({"items": [2]})
         assert database.pull(database.prefetch({"items": [2]}, insert=False))["items"].shape == (1, 2)

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from headrace.embed.row_database import RowDatabase
 from headrace.embed.stage import EmbeddingStage
@@ -144,6 +145,25 @@ def test_a_failed_export_leaves_the_former_file(stage, index, tmp_path, monkeypa
         export_table(stage, index, "items", path)
     assert [p.name for p in tmp_path.iterdir()] == ["items.parquet"]
     assert path.read_bytes() == before
+
+
+def test_weights_of_a_module_are_taken_as_they_are(stage, index):
+    weight = torch.nn.Parameter(torch.from_numpy(VECTORS.copy()))
+    import_rows(stage, index, "items", IDS, weight)
+    assert pull(stage, index, IDS).tobytes() == VECTORS.tobytes()
+    import_rows(stage, index, "items", IDS, weight.to(torch.bfloat16))
+    assert pull(stage, index, IDS).tobytes() == weight.to(torch.bfloat16).float().detach().numpy().tobytes()
+    with pytest.raises(TypeError, match="vectors of int64, not floats"):
+        import_rows(stage, index, "items", IDS, torch.ones(VECTORS.shape, dtype=torch.int64))
+
+
+def test_a_file_of_another_table_is_refused_until_its_name_is_taken_off(stage, index, tmp_path):
+    import_rows(stage, index, "items", IDS, VECTORS)
+    export_table(stage, index, "items", tmp_path / "items.parquet")
+    with pytest.raises(ValueError, match=r"rows of table 'items', as its metadata says, not of 'users'"):
+        import_table(stage, index, "users", tmp_path / "items.parquet")
+    import_table(stage, index, "users", pq.read_table(tmp_path / "items.parquet").replace_schema_metadata())
+    assert pull(stage, index, IDS, "users").tobytes() == VECTORS.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])

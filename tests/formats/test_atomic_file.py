@@ -116,3 +116,83 @@ def test_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
         with pytest.raises(IsADirectoryError, match=f"where the file is to be written: '{target}'"):
             AtomicFile(target)
     assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["n" * 212, "n" * 255, "ä" * 127, "n" * 200])
+def test_long_names(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    host, _, process, _ = writer_tag().split("-")
+    with AtomicFile(target) as file:
+        (partial,) = os.listdir(tmp_path)
+        assert is_partial(partial)
+        partial.encode()  # no half of a character
+        left = tmp_path / (partial.rsplit(".", 2)[0] + f".{host}-{10**9}-{process}-00000000.partial")
+        left.touch()  # of a killed writer
+        file.finish()
+        file.publish()
+    other = tmp_path / (name[:-1] + "m")
+    write_atomic(other, b"")
+    assert left.exists()  # of another file, whose name begins alike
+    write_atomic(target, b"new")
+    assert sorted(os.listdir(tmp_path)) == sorted([name, other.name])
+
+
+def test_a_name_that_is_too_long_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("n" * 255 + "n")
+    for target in (tmp_path / ("n" * 256), tmp_path / "link"):
+        with pytest.raises(OSError, match="File name too long"):
+            AtomicFile(target)
+    assert os.listdir(tmp_path) == ["link"]
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("there/real")
+    (tmp_path / "chain").symlink_to("link")
+    (tmp_path / "dangling").symlink_to("there/new")
+    (tmp_path / "circle").symlink_to("circle")
+    write_atomic(tmp_path / "chain", b"new")
+    write_atomic(tmp_path / "dangling", b"first")
+    with pytest.raises(OSError, match="Too many levels"):
+        write_atomic(tmp_path / "circle", b"")
+    assert (tmp_path / "there" / "real").read_bytes() == b"new"
+    assert (tmp_path / "there" / "new").read_bytes() == b"first"
+    assert all((tmp_path / name).is_symlink() for name in ("link", "chain", "dangling", "circle"))
+    assert sorted(os.listdir(tmp_path / "there")) == ["new", "real"]
+
+
+def test_what_no_file_can_take_the_place_of_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    read, write = os.pipe()
+    for target in (tmp_path / "pipe", tmp_path / "link", Path("/dev/null"), Path(f"/dev/fd/{write}")):
+        with pytest.raises(OSError, match="pipe, socket or device stands where the file is to be written"):
+            AtomicFile(target)
+    os.close(read)
+    os.close(write)
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400, 0o777])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "x"
+    target.touch()
+    target.chmod(mode)
+    with AtomicFile(target) as file:
+        (partial,) = (name for name in os.listdir(tmp_path) if name != "x")
+        assert (tmp_path / partial).stat().st_mode & 0o777 == mode
+        file.write(b"new")
+        file.finish()
+        file.publish()
+    assert target.stat().st_mode & 0o777 == mode
+    assert target.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_file_that_is_replaced_keeps_its_owner(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.touch()
+    os.chown(target, 1234, 1235)
+    write_atomic(target, b"new")
+    assert (target.stat().st_uid, target.stat().st_gid) == (1234, 1235)
