@@ -86,7 +86,7 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is not a checkpoint folder")
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / META}: not a checkpoint's description: {error!r}") from error
     if not isinstance(meta, dict) or "checksum" not in meta or not isinstance(meta.get("files"), dict):
         raise CheckpointError(f"{path / META}: not a checkpoint's description: no mapping with files and checksum")

@@ -57,13 +57,20 @@ def import_rows(
 
 
 def import_table(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Table | str | os.PathLike[str]) -> int:
-    """:func:`import_rows` from a Parquet file or Arrow table; errors name the file."""
+    """:func:`import_rows` from a Parquet file or Arrow table; errors name the file.
+
+    Checksums of pages are verified where the file has them (those of :func:`export_table` do). FileNotFoundError, or
+    ValueError for a file that is damaged.
+    """
     if isinstance(source, pa.Table):
         return _import(stage, index, table, source)
+    path = os.fspath(source)
     try:
-        return _import(stage, index, table, pq.read_table(os.fspath(source)))
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"{os.fspath(source)}: {error}") from error
+        return _import(stage, index, table, pq.read_table(path, page_checksum_verification=True))
+    except (ValueError, TypeError, pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno):
+            raise  # the system's; others are what Arrow says of the bytes
+        raise ValueError(f"{path}: {error}") from error
 
 
 def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str | os.PathLike[str]) -> int:
@@ -80,7 +87,7 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
     )
     target = Path(path)
     with AtomicFile(target) as file:
-        with pq.ParquetWriter(pa.PythonFile(_Sink(file), mode="w"), schema) as writer:
+        with pq.ParquetWriter(pa.PythonFile(_Sink(file), mode="w"), schema, write_page_checksum=True) as writer:
             for start in range(0, len(keys.ids), _BLOCK_ROWS):
                 part = keys.take(np.arange(start, min(start + _BLOCK_ROWS, len(keys.ids))))
                 writer.write_table(_block(part, stage.read_vectors(groups[table], part), schema))
@@ -137,6 +144,9 @@ def _import(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Tabl
     if lost:
         raise ValueError(f"no column {sorted(lost)[0]!r} among {', '.join(source.column_names)}")
     names = [name for name in ("id", "vector", "missing") if name in source.column_names]
+    for name in names:
+        if source.column_names.count(name) > 1:
+            raise ValueError(f"column {name!r} comes {source.column_names.count(name)} times")
     columns = {name: source.column(name).combine_chunks() for name in names}
     for name, column in columns.items():
         if column.null_count:
@@ -148,7 +158,8 @@ def _import(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Tabl
 
 def _matrix(column: pa.Array) -> Array:
     """Lists of equal length as a matrix."""
-    if not (pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type)):
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_kind(column.type) for is_kind in kinds):
         raise TypeError(f"column 'vector' of {column.type}, not lists of floats")
     values = column.flatten()
     if values.null_count:

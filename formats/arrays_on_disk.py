@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import lzma
 import shutil
 import struct
 import tempfile
@@ -30,6 +31,11 @@ from headrace.formats.store import LOCAL, Store, open_size, read_at
 _MAX_HEADER_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
+# UnicodeDecodeError is of names, struct.error of extra fields, OSError without a number of bzip2.
+_ZIP_DAMAGE = (
+    zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError, UnicodeDecodeError, struct.error,
+    OSError,
+)  # fmt: skip
 _STORED_SIGNATURE = b"PK\x03\x04"
 
 
@@ -141,12 +147,15 @@ def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, s
 
 @contextlib.contextmanager
 def _damage_as_corrupt(path: str, file: io.RawIOBase) -> Iterator[None]:
-    """What zipfile raises for a damaged archive is a CorruptShardError; errors of the system stay what they are."""
+    """What zipfile, and what it unpacks with, raise for a damaged archive is a CorruptShardError; errors of the system
+    stay what they are."""
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError) as error:
-        # A damaged directory can point before the file: seeking there is an invalid argument.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+    except CorruptShardError:
+        raise
+    except _ZIP_DAMAGE as error:
+        # A damaged directory can point before the file: seeking there is an invalid argument. Damage has no number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         reason = f"no zip archive, or damaged, or packed in an unknown way ({error})"
         head = _bytes_at(file, HEAD_BYTES, 0)
@@ -178,7 +187,7 @@ def _array_at(path: str, file: io.RawIOBase, begin: int, end: int) -> ArrayOnDis
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read_header(head)
-    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError) as error:  # of Python's parser
         reason = with_kind(f"not an array in NumPy's format ({error})", head.getvalue()[:HEAD_BYTES])
         raise CorruptShardError(path, begin, 0, reason) from error
     if dtype.kind not in "iufb" or dtype.itemsize > 8:

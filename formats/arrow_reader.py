@@ -93,7 +93,12 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
 
     def _open(self, file: int) -> ArrowFile:
         self._check_unchanged(file, 0)
-        return open_arrow_file(self.files[file], verify_page_checksums=self._verify_page_checksums, store=self.store)
+        return open_arrow_file(
+            self.files[file],
+            verify_page_checksums=self._verify_page_checksums,
+            store=self.store,
+            end_required=self._entries[file] is None,
+        )
 
     def _file_blocks(self, start: FilePosition) -> Generator[ArrowBlock, None, None]:
         opened = self._open(start.file)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -24,6 +25,19 @@ PARTIAL_SUFFIX = ".partial"
 def is_partial(name: str) -> bool:
     """Whether `name` is that of a file that was not published (by a run that was killed, or that still writes)."""
     return name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
+
+
+@contextlib.contextmanager
+def named_errors(path: str | Path) -> Iterator[None]:
+    """What the system refuses of an open file names the file: a write does not, when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        if error.errno is None:
+            raise OSError(f"{path}: {error}") from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class AtomicFile:
@@ -54,13 +68,15 @@ class AtomicFile:
         return self._stream
 
     def write(self, data: bytes) -> None:
-        self._stream.write(data)
+        with named_errors(self.target):
+            self._stream.write(data)
 
     def finish(self) -> None:
         """Flush to disk and close."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
+        with named_errors(self.target):
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
 
     def publish(self) -> None:
         """Give the finished file its name, in the place of one that has it; :func:`sync_folder` makes that last."""
@@ -73,10 +89,15 @@ class AtomicFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
-        if not self._published:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._partial)
+        try:
+            self._stream.close()
+        except OSError:  # what is still buffered finds no room
+            if error is None:
+                raise
+        finally:
+            if not self._published:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._partial)
 
 
 def write_atomic(target: Path, data: bytes) -> None:

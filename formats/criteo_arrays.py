@@ -104,6 +104,10 @@ class _Arrays(Shard):
         for array, width, what in ((labels, 1, "labels"), (dense, NUM_DENSE, "dense")):
             if array.width != width:
                 raise ColumnMismatchError(array.path, what, f"{array.width} values a row, expected {width}")
+        for array in sparse:
+            if array.dtype.kind not in "iu":
+                reason = f"values of {array.dtype}: ids are integers, and a float cannot hold every id"
+                raise ColumnMismatchError(array.path, "ids", reason)
         if len(sparse) == 1 and sparse[0].width != NUM_SPARSE:
             raise ColumnMismatchError(sparse[0].path, "ids", f"{sparse[0].width} a row, expected {NUM_SPARSE}")
 

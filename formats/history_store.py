@@ -27,7 +27,7 @@ from headrace.formats.checks import check_integer
 from headrace.formats.errors import ManifestError
 from headrace.formats.files import PathLike
 from headrace.formats.history_runs import I64
-from headrace.formats.manifest import Verify, check_size, check_verify, read_manifest
+from headrace.formats.manifest import Verify, check_folder, check_verify, read_manifest
 from headrace.formats.text_values import U64, Bool
 
 TOOL = "headrace convert --history"
@@ -58,10 +58,7 @@ class HistoryStore:
         if manifest is None or manifest.parameters.get("tool") != TOOL:
             command = f"headrace convert {made_from} --history --out {shlex.quote(str(self.folder))}"
             raise ManifestError(str(self.folder), f"is no sorted log; make one with {command}")
-        for name, entry in manifest.files.items():
-            if not (self.folder / name).is_file():
-                raise ManifestError(str(self.folder), f"{name} is missing")
-            check_size(entry, str(self.folder / name), verify=verify)
+        check_folder(self.folder, manifest, verify=verify)
         self._files = manifest.files
         columns = manifest.parameters.get("columns")
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from webdataset.tariterators import tar_file_iterator
 
-from headrace.formats.arrow_batches import chosen, reading, with_names
+from headrace.formats.arrow_batches import chosen, reading, stream_end_fault, with_names
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.file_kinds import HEAD_BYTES, is_tar, with_kind
 from headrace.formats.store import Store
@@ -93,7 +93,7 @@ class TarShard:
 
     def batches(self, columns: Sequence[str], first_row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
         for name, data in self._members:
-            schema, batches = self._reading(partial(_batches, data))
+            schema, batches, end_fault = self._reading(partial(_batches, data))
             if not schema.equals(self.schema):
                 reason = f"member {name} has the columns {_described(schema)}, the first {_described(self.schema)}"
                 raise ColumnMismatchError(self._path, name, reason)
@@ -104,6 +104,8 @@ class TarShard:
                 self._row += batch.num_rows
                 for at in range(skip, batch.num_rows, max_rows):
                     yield kept.slice(at, max_rows)
+            if fault := self._reading(end_fault):
+                raise CorruptShardError(self._path, self._walk.bytes, self._row, f"member {name}: {fault}")
 
     def _named_members(self) -> Iterator[tuple[str, bytes]]:
         watched, names = _WatchedBytes(self._source, self._walk), set[str]()
@@ -144,17 +146,19 @@ class TarShard:
         self._source.close()
 
 
-def _batches(data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and record batches of a member: an IPC file or stream, which its first bytes tell.
+def _batches(data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Callable[[], str]]:
+    """Schema and record batches of a member, and what is wrong with its end once they are read: an IPC file or stream,
+    which its first bytes tell.
 
     UnicodeDecodeError for a schema whose names are no text, before anyone asks for them.
     """
     buffer = pa.py_buffer(data)
     if data.startswith(b"ARROW1"):
         file = pa.ipc.open_file(buffer)
-        return with_names(file.schema), (file.get_batch(i) for i in range(file.num_record_batches))
-    stream = pa.ipc.open_stream(buffer)
-    return with_names(stream.schema), iter(stream)
+        return with_names(file.schema), (file.get_batch(i) for i in range(file.num_record_batches)), str
+    source = pa.BufferReader(buffer)
+    stream = pa.ipc.open_stream(source)
+    return with_names(stream.schema), iter(stream), partial(stream_end_fault, source, end_required=False)
 
 
 def _check_name(path: str, name: str, before: set[str]) -> None:

@@ -38,6 +38,8 @@ def measure(
     `numpy_ms`       :class:`NumpyPlanner` on the same batches: the same fetches and evictions of the same steps
     `hit_rate`       share of the requested rows that were in the arena for an earlier step
     `early_share`    share of the fetched rows that were brought ahead
+    `rows_in_eight`  distinct rows of the first window for each eight neighbouring locations that it uses: 8 where all
+                     are used, 1 where no row has a neighbour in use; planning costs more where they are few
     `peak_rows`      rows in the arena at most
     `planner_bytes`  memory of the planner with a full window
     `belady_gap`     fetches of all steps / fetches of Belady's offline optimum - 1. The optimum knows the whole
@@ -51,13 +53,15 @@ def measure(
     """
     if len(batches) <= window + warm_up:
         raise ValueError(f"{len(batches)} batches; more than window + warm-up = {window + warm_up} are needed")
-    distinct = len(np.unique(np.concatenate(batches[: max(window, 1)])))
+    rows = np.unique(np.concatenate(batches[: max(window, 1)]))
+    distinct = len(rows)
     capacity = round(capacity_share * distinct)
     run = _Run(batches, WindowPlanner(window=window, capacity=capacity), warm_up)
     report: dict[str, Any] = {
         "steps": len(run.wall_s),
         "window": window,
         "window_distinct_rows": distinct,
+        "rows_in_eight": distinct / max(len(np.unique(rows >> np.uint64(3))), 1),
         "capacity": capacity,
         "unique_rows": sum(map(len, batches)) / len(batches),
         "plan_ms": 1e3 * median(run.wall_s),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from headrace.ingest.plan.bench import measure
@@ -20,15 +21,20 @@ def bench_plan(
     numpy: bool,
     curve: bool,
     seed: int,
+    history: int = 0,
 ) -> dict[str, Any]:
-    """Plan a generated stream of `preset`, all its tables in one row layout; indexing is not measured."""
+    """Plan a generated stream of `preset`, all its tables in one row layout; indexing is not measured.
+
+    `history` batches are indexed before those that are planned, so that the index is as old as in a later epoch: the
+    window then uses few rows of each neighbourhood of locations (`rows_in_eight`).
+    """
     stream = indexed_preset(
-        preset, batch_size=batch_size, num_batches=window + warm_up + steps, num_workers=1, seed=seed
+        preset, batch_size=batch_size, num_batches=history + window + warm_up + steps, num_workers=1, seed=seed
     )
-    batches = [locations for locations, _ in stream]
+    batches = [locations for locations, _ in islice(stream, history, None)]
     options: dict[str, Any] = {"window": window, "warm_up": warm_up, "numpy": numpy, "curve": curve}
     try:
         report = measure(batches, capacity_share=capacity_share, **options)
     except CapacityError as error:
         raise ValueError(f"--capacity-share {capacity_share:g} is too small: {error}") from error
-    return {"preset": preset, "batch_size": batch_size, **report}
+    return {"preset": preset, "batch_size": batch_size, "history": history, **report}

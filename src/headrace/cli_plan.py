@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -36,6 +36,9 @@ from headrace.plan_report import draw, planned, step_rows, summary
 @click.option("--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Steps before them.")
 @click.option("--numpy/--no-numpy", default=True, show_default=True, help="Measure a planner in NumPy too.")
 @click.option("--curve", is_flag=True, help="Hit rate at 1, 2, 5, 10, 25, 50 % of the window's distinct rows.")
+@click.option(
+    "--history", type=click.IntRange(0), default=0, show_default=True, help="Batches indexed before: an older index."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @json_option
 def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> None:
@@ -93,7 +96,7 @@ def plan_command(
     if ranks:
         if read or diff or verify or options["capacity"] is not None or options["hot_rows"] != "auto":
             raise click.UsageError("--read, --diff, --verify, --capacity and --hot-rows are for one rank: no --ranks")
-        refuse_given(("schema"), "for one rank: with --ranks all tables have vectors of --dim")
+        refuse_given(("schema",), "for one rank: with --ranks all tables have vectors of --dim")
         if preset:
             refuse_given(("dataset",), "says what DATA is; --preset has none")
         one_rank = ("capacity", "hot_rows")
@@ -105,17 +108,12 @@ def plan_command(
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
     refuse_beside_schema(schema)
+    if not data:  # saved plans
+        refuse_given(("dataset", "schema", "labels", "dim", *options), "for the plans that are made of DATA")
     if diff:
-        made = ("dataset", "schema", "labels", "dim", *options)
-        refuse_given((*made, "steps", "out", "verify", "plot"), "for one stream of plans, not with --diff")
-        found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
-        words = None if found is None else dataclasses.asdict(found)
-        write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
-        raise SystemExit(0 if found is None else 1)
+        refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
+        _compare(*diff, json_path)
     if read:
-        refuse_given(
-            ("dataset", "schema", "labels", "dim", *options), "of plans that are made, not with --read"
-        )
         plans = load_plans(read)
     else:
         plans = planned(open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels), **options)
@@ -135,3 +133,10 @@ def plan_command(
             click.echo("  ".join(f"{key} {value}" for key, value in row.items()))
     if violations:
         raise SystemExit(1)
+
+
+def _compare(a: str, b: str, json_path: str | None) -> NoReturn:
+    found = first_difference(load_plans(a), load_plans(b))
+    words = None if found is None else dataclasses.asdict(found)
+    write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
+    raise SystemExit(0 if found is None else 1)

@@ -126,6 +126,15 @@ def test_all_commands_refuse_alike(command: str, options: tuple[str, ...], tmp_p
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("command", ["replay x --resume", "bench decode --work", "bench loader --work"])
+def test_folders_are_refused_alike(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, message in (("", "the path is empty; name a folder"), (tmp_path / "file", "is not a folder")):
+        result = CliRunner().invoke(main, [*command.split(), str(name)])
+        assert result.exit_code == 2, result.output
+        assert message in result.output
+
+
 def test_what_is_allowed_is_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real.json")
     result = CliRunner().invoke(main, ["generate", "criteo-kaggle", "--out", str(tmp_path / "d"), "--rows", "50"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.ranks_trace import indexed_preset
 
 
 def invoke(*arguments: object):
@@ -130,6 +132,20 @@ def test_any_dataset_is_planned(tmp_path) -> None:
     found = invoke("plan", log, "--dataset", "taobao-userbehavior", "--batch-size", 10, "--window", 2, "--json", "-")
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["steps"] == 4
+
+
+def test_bench_plan_over_an_older_index_plans_the_batches_after_its_history() -> None:
+    history, window, steps = 20, 5, 6
+    small = ("--batch-size", 64, "--window", window, "--steps", steps, "--warm-up", 0, "--capacity-share", 0.9)
+    result = invoke("bench", "plan", *small, "--no-numpy", "--history", history, "--json", "-")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    stream = indexed_preset("criteo-kaggle", batch_size=64, num_batches=history + window, num_workers=1, seed=0)
+    rows = set()
+    for locations, _ in islice(stream, history, None):
+        rows.update(locations.tolist())
+    assert (report["history"], report["steps"], report["window_distinct_rows"]) == (history, steps, len(rows))
+    assert report["rows_in_eight"] == len(rows) / len({row // 8 for row in rows})
 
 
 def test_bench_plan_writes_stable_keys() -> None:

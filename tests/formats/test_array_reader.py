@@ -229,3 +229,17 @@ def test_every_form_is_a_dataset_by_name(tmp_path: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="dataset 'x' is unknown; known: criteo-kaggle"):
         open_dataset("x", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.bool_])
+def test_ids_are_integers(tmp_path: Path, dtype: Any) -> None:
+    # DATASETS 26: an id that went through a float is not the id; nor are 1.5 and -3.0 ids
+    np.save(tmp_path / "day_0_labels.npy", np.zeros((2, 1), np.int32))
+    np.save(tmp_path / "day_0_dense.npy", np.zeros((2, 13), np.float32))
+    np.save(tmp_path / "day_0_sparse.npy", np.full((2, 26), 1.5).astype(dtype))
+    with pytest.raises(ColumnMismatchError, match=r"day_0_sparse\.npy, column 'ids': values of .*: ids are integers"):
+        read_all(ArrayFiles(tmp_path, FLOATS, TORCHREC_NPY))
+    ids = {str(j): np.zeros((2, h), np.int32 if j else dtype) for j, h in enumerate(DCNV2_MULTI_HOT_SIZES)}
+    np.savez(tmp_path / "day_0_sparse_multi_hot.npz", **ids)
+    with pytest.raises(ColumnMismatchError, match="ids are integers"):
+        read_all(ArrayFiles(tmp_path, LISTS, DCNV2_NPZ))

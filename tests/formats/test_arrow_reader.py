@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -539,3 +540,63 @@ def test_names_outside_ascii(tmp_path: Path) -> None:
     schema = Schema(sparse=(Sparse(name="Kategorie_ä", encoding="uint64"),))
     path = parquet(tmp_path / "ö.parquet", {"Kategorie_ä": [4]})
     assert rows_of(read_all(ArrowFiles(path, schema))) == [(0, 0, 4)]
+
+
+ONE_ID = Schema(sparse=(Sparse(name="c", encoding="uint64"),))
+
+
+def id_stream(*batches: list[int]) -> bytes:
+    sink = pa.BufferOutputStream()
+    schema = pa.schema({"c": pa.uint64()})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for ids in batches:
+            writer.write_batch(pa.record_batch([pa.array(ids, pa.uint64())], schema))
+    return bytes(sink.getvalue())
+
+
+def test_a_stream_that_is_cut_anywhere_is_no_end(tmp_path: Path) -> None:
+    whole, path = id_stream([1, 2], [3], [4]), tmp_path / "x.arrows"
+    path.write_bytes(whole)
+    assert rows_of(read_all(ArrowFiles(path, ONE_ID))) == [(0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4)]
+    for size in range(1, len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptShardError):
+            read_all(ArrowFiles(path, ONE_ID))
+
+
+def test_a_manifest_stands_in_for_the_mark_of_a_stream_s_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrows"
+    path.write_bytes(id_stream([1, 2])[:-8])  # a writer may just close the stream
+    with pytest.raises(CorruptShardError, match=r"end of the stream is not marked, .* 2 rows were read"):
+        read_all(ArrowFiles(path, ONE_ID))
+    write_manifest(tmp_path, Manifest(files={path.name: describe_file(path, rows=2)}))
+    assert rows_of(read_all(ArrowFiles(tmp_path, ONE_ID))) == [(0, 0, 1), (0, 1, 2)]
+
+
+def test_what_follows_the_end_of_a_stream_is_not_passed_by(tmp_path: Path) -> None:
+    (tmp_path / "x.arrows").write_bytes(id_stream([1]) + id_stream([2]))  # as by cat
+    with pytest.raises(CorruptShardError, match=r"other bytes behind the end of the stream, .* 1 rows were read"):
+        read_all(ArrowFiles(tmp_path / "x.arrows", ONE_ID))
+
+
+@pytest.mark.parametrize("form", ["parquet", "file", "stream"])
+def test_a_name_that_is_no_text(tmp_path: Path, form: str) -> None:
+    table = pa.table({"c": pa.array([7], pa.uint64())})
+    sink = pa.BufferOutputStream()
+    if form == "parquet":
+        pq.write_table(table, sink)
+    else:
+        with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(sink, table.schema) as writer:
+            writer.write_table(table)
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.dat")
+    Path(path).write_bytes(bytes(sink.getvalue()))
+    assert rows_of(read_all(ArrowFiles(path, ONE_ID))) == [(0, 0, 7)]
+
+
+def test_lists_of_dictionaries_over_row_groups(tmp_path: Path) -> None:
+    schema = Schema(sparse=(Sparse(name="c", multi_hot=True),))
+    coded = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), pa.array(["1", "a", None]).dictionary_encode())
+    pq.write_table(pa.table({"c": coded}), tmp_path / "x.parquet", row_group_size=1)
+    for batch_rows in (1, 2, 100):
+        reader = ArrowFiles(tmp_path / "x.parquet", schema, batch_rows=batch_rows)
+        assert [row[2] for row in rows_of(read_all(reader))] == [[1, 10], [], [None]]

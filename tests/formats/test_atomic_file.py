@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.formats import atomic_file
-from headrace.formats.atomic_file import AtomicFile, is_partial, write_atomic
+from headrace.formats.atomic_file import AtomicFile, is_partial, named_errors, write_atomic
 from headrace.formats.writer_tag import writer_tag
 
 
@@ -27,6 +28,23 @@ def test_a_file_appears_when_it_is_published(tmp_path: Path) -> None:
         file.publish()
     assert target.read_bytes() == b"new"
     assert os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_file_that_finds_no_room_when_it_is_closed_vanishes_and_the_first_error_is_told(
+    tmp_path: Path, told: bool
+) -> None:
+    def write() -> None:
+        with AtomicFile(tmp_path / "x") as file:
+            file.stream.close()
+            file._stream = open("/dev/full", "wb")  # noqa: SIM115 (what is buffered cannot be written)
+            file.write(b"new")
+            if told:
+                raise OSError("at first")
+
+    with pytest.raises(OSError, match="at first" if told else "No space left"):
+        write()
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -108,6 +126,38 @@ def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path) -> None:
         name.mkdir() if k == 1 else name.touch()
     write_atomic(tmp_path / "x", b"")
     assert sorted(p.name for p in tmp_path.iterdir()) == [f".x.{host}-{10**17}-{process}-00000001.partial", "x"]
+
+
+FULL = """
+import os, resource, signal, sys
+from pathlib import Path
+from headrace.formats.atomic_file import AtomicFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # as a disk that is full
+for data in (b"x" * 100_000, b"x" * 5001, b"x" * 4000):
+    try:
+        with AtomicFile(Path(sys.argv[1])) as file:
+            file.write(data)  # the second is in the buffer, and fails when it is flushed
+            if len(data) == 4000:
+                file.write(b"y" * 4000)
+            file.finish()
+    except OSError as error:
+        print(error.errno, error.filename, os.listdir(Path(sys.argv[1]).parent))
+"""
+
+
+def test_nothing_is_left_on_a_full_disk_and_the_error_names_the_file(tmp_path: Path) -> None:
+    target = tmp_path / "x.arrow"
+    done = subprocess.run([sys.executable, "-c", FULL, target], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines() == [f"{errno.EFBIG} {target} []"] * 3
+    assert done.stderr == ""
+
+
+def test_an_error_without_a_number_keeps_its_words() -> None:
+    with pytest.raises(OSError, match=r"^x\.npy: 8 requested and 0 written$"), named_errors("x.npy"):
+        raise OSError("8 requested and 0 written")
+    with pytest.raises(FileNotFoundError, match=r"'y'$"), named_errors("x"), open("y"):
+        pass
 
 
 def test_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:

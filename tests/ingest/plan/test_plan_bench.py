@@ -47,6 +47,13 @@ def test_the_report_is_whole_and_its_shares_are_shares() -> None:
     assert known == sorted(known)
 
 
+@pytest.mark.parametrize(("apart", "neighbours"), [(1, 8.0), (2, 4.0), (8, 1.0), (1000, 1.0)])
+def test_the_report_tells_how_many_of_eight_neighbours_are_in_use(apart: int, neighbours: float) -> None:
+    batches = [np.arange(64, dtype=np.uint64) * np.uint64(apart)] * 6
+    report = measure(batches, window=3, capacity_share=1.0, warm_up=1, numpy=False)
+    assert report["rows_in_eight"] == neighbours
+
+
 def test_too_few_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="more than window"):
         measure(stream(1, steps=10), window=8, capacity_share=0.5, warm_up=2)
