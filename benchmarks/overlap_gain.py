@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from stage_arena import planned
 
-from headrace.bench import preset_stream, stream_batches
-from headrace.cli_embed import bench_schema, cut_batches, indexed_batches
+from headrace.bench import preset_stream, whole_batches
+from headrace.cli_embed import bench_schema, indexed_batches
 from headrace.embed.bench_arena import measure_arena
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.batch import Batch
@@ -65,7 +65,7 @@ def measure(
     """
     stream = preset_stream(preset, seed)
     names = list(stream.preset.sparse)
-    columns = cut_batches(stream_batches(stream, batches * batch_size, batch_size), batches, batch_size)
+    columns = whole_batches(stream, batches * batch_size, batch_size)
     schema = bench_schema(names, dim, "sgd", multi_hot=False)
     made = indexed_batches(schema, columns, [[None] * len(names)] * batches, batch_size)
     least, distinct = least_capacity(made), distinct_rows(made[: max(window, 1)])

@@ -19,7 +19,7 @@ import torch
 from torchrec.modules.mc_modules import DistanceLFU_EvictionPolicy, MCHManagedCollisionModule
 from torchrec.sparse.jagged_tensor import JaggedTensor
 
-from headrace.bench import popular_ids, preset_stream, stream_batches
+from headrace.bench import popular_ids, preset_stream, whole_batches
 from headrace.formats.schema import table_uid
 from headrace.indexer.bench import Spread, Work, timed
 from headrace.indexer.bench_contenders import Batch, Contender, IndexContender, Residents, numpy_values
@@ -80,7 +80,7 @@ def main(preset: str, rows: int, batch_size: int, samples: int, threads: int, ro
     """Print a JSON report."""
     torch.set_num_threads(threads)
     stream = preset_stream(preset, seed)
-    residents, batches = popular_ids(stream, rows), stream_batches(stream, samples, batch_size)
+    residents, batches = popular_ids(stream, rows), whole_batches(stream, samples, batch_size)
     tables = [IndexTable(uid=table_uid(name), group=0) for name in stream.preset.sparse]
     with ExitStack() as stack:
         contenders: dict[str, Contender] = {

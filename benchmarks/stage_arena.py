@@ -16,8 +16,8 @@ import click
 import numpy as np
 import torch
 
-from headrace.bench import preset_stream, stream_batches
-from headrace.cli_embed import bench_schema, cut_batches, indexed_batches
+from headrace.bench import preset_stream, whole_batches
+from headrace.cli_embed import bench_schema, indexed_batches
 from headrace.embed.bench_arena import measure_arena
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import OptimizerName
@@ -64,7 +64,7 @@ def measure(
     """`capacity` None is twice the rows of the largest two batches that follow each other."""
     torch.set_num_threads(threads)
     stream = preset_stream(preset, seed)
-    columns = cut_batches(stream_batches(stream, batches * batch_size, batch_size), batches, batch_size)
+    columns = whole_batches(stream, batches * batch_size, batch_size)
     names = list(stream.preset.sparse)
     schema = bench_schema(names, dim, optimizer, multi_hot=False)
     made = indexed_batches(schema, columns, [[None] * len(names)] * batches, batch_size)

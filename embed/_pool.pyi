@@ -51,7 +51,8 @@ def pool_backward(
     out: F32,
     threads: Threads | None = None,
 ) -> None:
-    """Fill out [U, dim] from grad [B, stride]: the sum over the occurrences of each row in `features`.
+    """Fill out [U, dim] from grad [B, D]: the sum over the occurrences of each row in `features`. The values of a row
+    of `grad` lie side by side, its rows at any distance; else ValueError.
 
     `features` are listed table after table, table k from starts[k] on; the first `single` tables have one feature.
     `seen` uint8 [U] is scratch, 0 on entry. Call `check_bags` and `check_tables` before.

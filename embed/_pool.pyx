@@ -179,7 +179,7 @@ def check_tables(
 
 
 def pool_backward(
-    const float[:, ::1] grad, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
+    const float[:, :] grad, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
     const int64_t[::1] columns, const uint8_t[::1] mean, const int64_t[::1] features, const int64_t[::1] starts,
     int64_t single, uint8_t[::1] seen, float[:, ::1] out, Threads threads=None,
 ):
@@ -190,6 +190,8 @@ def pool_backward(
     cdef TableOrder order
     if unique == 0:
         return
+    if grad.strides[0] < 0 or grad.strides[0] % <Py_ssize_t> sizeof(float) or grad.strides[1] != sizeof(float):
+        raise ValueError("the values of a row of gradients must lie side by side")
     bags = _bags(query_ids, offsets, weights, columns, mean)
     if bags.rows != grad.shape[0] or seen.shape[0] != unique:
         raise ValueError(f"{bags.rows} rows of bags for {grad.shape[0]} rows of gradients")
@@ -198,7 +200,7 @@ def pool_backward(
         if not 0 <= f < bags.features or not 0 <= columns[f] <= grad.shape[1] - dim:
             raise ValueError(f"feature {f} does not fit the gradient of {grad.shape[1]} columns")
     scatter.grad = &grad[0, 0] if grad.shape[0] and grad.shape[1] else NULL
-    scatter.stride = grad.shape[1]
+    scatter.stride = grad.strides[0] // <Py_ssize_t> sizeof(float)
     scatter.dim = dim
     scatter.out = &out[0, 0]
     scatter.seen = &seen[0]

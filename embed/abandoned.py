@@ -5,8 +5,9 @@
 ``.NAME.HOST-PID-PROCESS-NUMBER.old``
     the former checkpoint while the new one takes its name, where names cannot be swapped
 
-HOST-PID-PROCESS-NUMBER is the tag of the writer (:mod:`headrace.formats.writer_tag`). A folder is abandoned if its
-writer ran on this host and is gone. Those of other hosts are left alone, whatever their age.
+HOST-PID-PROCESS-NUMBER is the tag of the writer (:mod:`headrace.formats.writer_tag`); for a long NAME its beginning and
+a digest stand. A folder is abandoned if its writer ran on this host and is gone. Those of other hosts are left alone,
+whatever their age.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.formats.target_path import hidden_stem
 from headrace.formats.writer_tag import TAG, is_abandoned, writer_tag
 
 META = "meta.json"
@@ -26,7 +28,7 @@ META = "meta.json"
 
 def temporary_folder(path: Path) -> Path:
     """A new name beside `path` for the checkpoint `path` while this process writes it."""
-    return path.parent / f".{path.name}.{writer_tag()}.tmp"
+    return path.parent / f".{hidden_stem(path)}.{writer_tag()}.tmp"
 
 
 def put_aside(path: Path) -> Path | None:
@@ -57,7 +59,7 @@ def remove_folder(folder: Path) -> None:
 
 def _siblings(path: Path, kind: str) -> Iterator[tuple[Path, bool]]:
     """(folder, whether it is abandoned) of the hidden folders of checkpoint `path`."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.({TAG})\.{kind}")
+    pattern = re.compile(rf"\.{re.escape(hidden_stem(path))}\.({TAG})\.{kind}")
     with suppress(FileNotFoundError):
         for folder in path.parent.iterdir():
             if match := pattern.fullmatch(folder.name):

@@ -28,7 +28,10 @@ def check_integer(name: str, value: object, *, least: int, most: int | None = No
 
 
 def check_number(name: str, value: object) -> float:
-    """`value` as a float; TypeError unless it is a real number and no bool."""
+    """`value` as a float; TypeError unless it is a real number and no bool, ValueError for one beyond all floats."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:  # an integer or a fraction
+        raise ValueError(f"{name} is beyond the largest float: {error}") from None

@@ -17,10 +17,10 @@ Nothing is pickled. The arena is not stored: a run continues in either mode, wit
 
 from __future__ import annotations
 
+import copy
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex
@@ -32,7 +32,7 @@ from headrace.embed.arguments import check_integer
 from headrace.embed.arrays import Array
 from headrace.embed.optimizers import check_lr
 from headrace.embed.plain_data import decode, encode
-from headrace.embed.restore_checks import check_model, check_optimizer, check_schema
+from headrace.embed.restore_checks import check_dense_state, check_model, check_optimizer, check_schema
 from headrace.embed.rows_file import read_rows, write_rows
 from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, write_folder
 from headrace.embed.stage import EmbeddingStage
@@ -134,24 +134,49 @@ class SavedRun:
 
         CheckpointError, before anything changes, if the stage has another schema, seed, initialiser or eps, the model
         other names or shapes, the optimizer other groups or options, if an optimizer is given and none was saved or
-        the other way round, if rows are damaged, or if a newer checkpoint has taken the place of this one since
-        :func:`load_run`. What the index refuses is raised before the rest changes.
+        the other way round, if rows are damaged, if model or optimizer refuse their state, or if a newer checkpoint has
+        taken the place of this one since :func:`load_run`. What the index refuses is raised with the rest as it was.
         """
         self._check_stage(stage)
         self._check_dense(stage, model, optimizer)
         with self._unless_replaced():
             rows = self._read_rows(stage)
-        if index is not None:
-            with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
-                index.read_snapshot(str(self.index_path))
+        with self._dense_put_back_on_error(stage, model, optimizer):
+            self._load_dense(model, optimizer)
+            if index is not None:
+                with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
+                    index.read_snapshot(str(self.index_path))
         stage.load_state_arrays(rows)
         if "optimizer" in self.stage_options:
             stage.optimizer().load_state_dict(self.stage_options["optimizer"])
         else:  # of a release whose stages had one learning rate and no number of steps
             stage.lr = self.stage_options["lr"]
-        model.load_state_dict(self.dense)
-        if optimizer is not None:
-            optimizer.load_state_dict(self.dense_optimizer)  # type: ignore[arg-type]
+
+    def _load_dense(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+        try:
+            model.load_state_dict(self.dense)
+            if optimizer is not None:
+                optimizer.load_state_dict(self.dense_optimizer)  # type: ignore[arg-type]
+        except Exception as error:  # of whatever kind: the classes are the user's
+            raise CheckpointError(
+                f"{self.path}: the model or its optimizer does not take its state: {error}"
+            ) from error
+
+    @contextmanager
+    def _dense_put_back_on_error(
+        self, stage: EmbeddingStage, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+    ) -> Iterator[None]:
+        """The dense part is small beside the rows: it is loaded first, and a copy of it is kept meanwhile."""
+        before = copy.deepcopy(_model_state(model, stage))
+        of_optimizer = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to tell
+                model.load_state_dict(before, strict=False)
+                if optimizer is not None and of_optimizer is not None:
+                    optimizer.load_state_dict(of_optimizer)
+            raise
 
     def _check_stage(self, stage: EmbeddingStage) -> None:
         check_schema(self.schema, stage.schema, str(self.path))
@@ -212,11 +237,13 @@ def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
         parts = {part: decode(meta[part], arrays[file]) for part, file in _PARTS.items()}
         check_lr(meta["stage"]["lr"])
         number = check_integer("step", meta["step"], least=0)
-    except (ValueError, TypeError, KeyError) as error:
+        description = meta["schema"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{folder}: its description is not one of this release: {error!r}") from error
+    check_dense_state(parts["dense"], parts["dense_optimizer"], str(folder))
     try:
-        schema = Schema.from_dict(meta["schema"])
-    except SchemaError as error:
+        schema = Schema.from_dict(description)
+    except (SchemaError, UnicodeEncodeError) as error:
         raise CheckpointError(f"{folder}: its schema is not one of this release: {error}") from error
     return SavedRun(
         path=folder,
@@ -262,5 +289,9 @@ def _read_arrays(path: Path) -> list[Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return [file[f"a{i}"] for i in range(len(file.files))]
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # the readers of zip files and of arrays raise whatever the bytes lead them to
+        if isinstance(error, OSError) and error.errno:  # the system's, not theirs
+            raise
         raise CheckpointError(f"{path}: not a file of arrays: {error!r}") from error

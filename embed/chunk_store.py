@@ -113,15 +113,20 @@ class ChunkStore:
     def load(self, locations: U64, rows: F32) -> None:
         """Replace the contents by what :meth:`export` gave; see :meth:`check_export` for what is refused."""
         self.check_export(locations, rows)
+        locations, rows = np.ascontiguousarray(locations), np.ascontiguousarray(rows)
         self.clear()
         self.write(locations, rows)
 
     def check_export(self, locations: U64, rows: F32) -> None:
-        """ValueError unless locations uint64 [n] are unique and in host memory, and rows are float32 [n, width]."""
+        """ValueError unless locations uint64 [n] are unique and in host memory, and rows are float32 [n, width]; in any
+        memory layout."""
+        for name, array in (("locations", locations), ("rows", rows)):
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} are a {type(array).__name__}, not an array")
         if locations.dtype != np.uint64 or rows.dtype != np.float32:
             raise ValueError(f"locations of {locations.dtype} and rows of {rows.dtype}, not uint64 and float32")
-        if rows.ndim != 2 or rows.shape != (len(locations), self.width):
-            raise ValueError(f"rows of shape {rows.shape} for {len(locations)} locations and rows of {self.width}")
+        if locations.ndim != 1 or rows.shape != (len(locations), self.width):
+            raise ValueError(f"locations of shape {locations.shape}, rows of shape {rows.shape} of width {self.width}")
         places = np.sort(locations & PLACE_MASK)
         twice = places[1:][places[1:] == places[:-1]]
         if len(twice):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from headrace.embed.arrays import U32
-from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, of_trained_tables
+from headrace.embed.arrays import U32, U64
+from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, rows_where
 
 Rows = Sequence[RowGradients | None]
 """One entry a group."""
@@ -44,7 +44,13 @@ class PendingGradients:
         self.pass_by()
 
     def pass_by(self) -> None:
-        """Collect no longer, and drop what was collected since the last fold; what is kept may leave its slots."""
+        """Collect no longer, and drop what was collected since the last fold; what is kept may leave its slots.
+
+        A gradient that comes later has nobody to take it: the ``backward`` that brings it raises RuntimeError.
+        """
+        for rows in self._collecting:
+            if rows is not None and rows.leaf.requires_grad:
+                rows.leaf.register_post_accumulate_grad_hook(_refuse)  # type: ignore[no-untyped-call]
         self._collecting = [None] * self._num_groups
         self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
         self._changed()
@@ -68,6 +74,14 @@ class PendingGradients:
             if rows is not None:
                 rows.leaf.grad = None
         self._changed()
+
+    def forget(self, group: int, locations: U64) -> None:
+        """Drop what is kept of the rows at `locations`; of the last forward nothing may be collecting any more."""
+        rows = self._kept[group]
+        if rows is not None:
+            others = ~np.isin(rows.keys.locations, locations)
+            self._kept[group] = rows_where(rows, others) if others.any() else None
+            self._changed()
 
     def take(self) -> list[RowGradients | None]:
         """All gradients, each row once; nothing waits any more."""
@@ -99,10 +113,18 @@ class PendingGradients:
     def _keep(self, group: int, rows: RowGradients) -> None:
         if len(self._frozen):
             frozen = np.isin(rows.keys.tables, self._frozen)
-            rows = of_trained_tables(rows, ~frozen) if frozen.any() else rows
+            rows = rows_where(rows, ~frozen) if frozen.any() else rows
         earlier = self._kept[group]
         self._kept[group] = rows if earlier is None else added(earlier, rows, self._sum_rows)
 
     def _changed(self) -> None:
         pairs = zip(self._kept, self._collecting, strict=True)
         self._show([[rows.leaf for rows in pair if rows is not None] for pair in pairs])
+
+
+def _refuse(leaf: Tensor) -> None:
+    leaf.grad = None
+    raise RuntimeError(
+        "a gradient for the rows of a batch that is passed by: after its stage(batch) came another batch, a step or a "
+        "skip, so that it would be lost; call backward() before them"
+    )

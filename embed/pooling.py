@@ -86,12 +86,15 @@ def matrix_source(rows: F32) -> _rows.RowSource:
 
 
 def pool_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Threads | None = None) -> F32:
-    """`out` float32 [U, dim], or a new array, filled with the gradients of the unique rows from grad float32 [B, D]."""
+    """`out` float32 [U, dim], or a new array, filled with the gradients of the unique rows from grad float32 [B, D].
+
+    Columns of a wider array, as `torch.cat` hands back, are read where they are: a copy would cost half of the sum.
+    """
     layout = bags.layout
     if out is None:
         out = np.empty((bags.num_unique, layout.dim), np.float32)
     _pool.pool_backward(
-        np.ascontiguousarray(grad),
+        grad if _has_whole_rows(grad) else np.ascontiguousarray(grad),
         bags.query_ids,
         bags.offsets,
         bags.weights,
@@ -103,6 +106,12 @@ def pool_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Thread
         threads,
     )
     return out
+
+
+def _has_whole_rows(grad: F32) -> bool:
+    """Whether the values of each row lie side by side: not so in a gradient that is expanded, or turned."""
+    between, within = grad.strides
+    return within == grad.itemsize and between >= 0 and between % grad.itemsize == 0
 
 
 def sequence_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Threads | None = None) -> F32:
@@ -183,7 +192,7 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        array, work = grad.contiguous().numpy(), ctx.work
+        array, work = grad.numpy(), ctx.work
         grads: list[Tensor | None] = []
         with work.times.of("backward"):
             for one, wanted in zip(ctx.bags, ctx.needs_input_grad[4:], strict=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from headrace.embed.row_keys import RowKeys
 from headrace.embed.wire import Arrival, Wire, WireType
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
-from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows
+from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
 from headrace.ingest.step_plan import StepPlan
 
 _PURPOSES = ("rows", "gradients", "deferred", "hot", "entering", "node_rows", "node_gradients")
@@ -70,7 +71,7 @@ class RankExchange:
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
         self._evaluated: int | None = None
-        self._deferred: list[tuple[int, Gradients, UpdateRule]] = []  # layout, what comes, and how it is applied
+        self._deferred: list[Deferred] = []
         self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
         self._held: HeldGradients | None = None
@@ -236,8 +237,12 @@ class RankExchange:
         self, step: RankStep, grads: Sequence[F32 | None], following: RankStep | None, rules: Sequence[UpdateRule]
     ) -> tuple[list[Gradients], list[F32 | None]]:
         """Gradients on their way to the owners of each layout, and the sums of those of R. With `following` only those
-        that it needs; the others are sent later."""
-        self.settle()
+        that it needs; the others are sent later.
+
+        What the step before has put off is applied meanwhile: it is of rows that this step does not use.
+        """
+        self._send_deferred()
+        put_off, self._deferred = self._deferred, []
         own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
         if step.inner is not None:
             channel = self._node_channel("node_gradients", step)
@@ -254,13 +259,17 @@ class RankExchange:
             if urgent is not None:
                 rest = UrgentRows(~urgent.sent, ~urgent.owned)
                 self._unsent.append((g, group, mine, rest, step, rules[g]))
+        self._apply_deferred(put_off)
         return now, self.hot.reduce(step, grads)
 
     def settle(self) -> None:
         """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""
         self._send_deferred()
-        deferred, self._deferred = self._deferred, []
-        for g, one, rule in deferred:
+        put_off, self._deferred = self._deferred, []
+        self._apply_deferred(put_off)
+
+    def _apply_deferred(self, put_off: Sequence[Deferred]) -> None:
+        for g, one, rule in put_off:
             rows, total = one.total(self._threads)
             self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
 
@@ -276,19 +285,18 @@ class RankExchange:
         self, channel: Channel, group: RankGroup, own: OwnGradients, part: UrgentRows | None, step: RankStep
     ) -> Gradients:
         """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
-        owned, ends = group.owned, np.cumsum(group.counts)
-        counts, asked, order = owned.asked_counts, None, group.order
+        owned, order, sent, counts, places = group.owned, group.order, group.counts, group.owned.asked_counts, None
         if part is not None:
-            order, ends = order[part.sent], np.concatenate([[0], np.cumsum(part.sent)])[ends]
-            asked = part.owned[owned.asked]
-            counts = np.array([np.count_nonzero(part.owned[of]) for of in owned.asked_of_rank], np.int64)
-        sends = np.split(own.rows(order, self._threads), ends[:-1])
+            _, sent = _chosen(part.sent, sent)
+            order = order[part.sent]
+            places, counts = _chosen(part.owned[owned.asked], counts)
+        sends = by_rank(own.rows(order, self._threads), sent)
         into = np.empty((int(counts.sum()), own.dim), np.float32)
-        parts = np.split(into, np.cumsum(counts)[:-1])
+        parts = by_rank(into, counts)
         parts[channel.rank][...] = sends[channel.rank]
         what = f"the gradients of step {step.step}"
         arrival = self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
-        return Gradients(owned, None if part is None else part.owned, asked, into, arrival)
+        return Gradients(owned, None if part is None else part.owned, places, into, arrival)
 
     def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
         if len(self._frozen):
@@ -318,13 +326,14 @@ class OwnGradients:
 
 
 class Gradients:
-    """Gradients on their way to this rank, of the rows of one layout that it owns, or of those where `rows` is True."""
+    """Gradients on their way to this rank, of the rows of one layout that it owns, or of those where `rows` is True:
+    what was asked for at position i of all is then received at places[i]."""
 
     def __init__(
-        self, owned: OwnedRows, rows: Bool | None, asked: Bool | None, received: F32, arrival: Arrival
+        self, owned: OwnedRows, rows: Bool | None, places: I64 | None, received: F32, arrival: Arrival
     ) -> None:
         self.owned = owned
-        self._rows, self._asked = rows, asked
+        self._rows, self._places = rows, places
         self._received, self._arrival = received, arrival
 
     def total(self, threads: Threads | None) -> tuple[I64, F32]:
@@ -332,18 +341,26 @@ class Gradients:
         self._arrival.wait()
         owned, dim = self.owned, self._received.shape[1]
         rows, positions, offsets = np.arange(len(owned.locations)), owned.positions, owned.position_offsets
-        if self._rows is not None and self._asked is not None:
-            rows = np.flatnonzero(self._rows)
-            lengths = np.diff(offsets)[rows]
-            ends = np.cumsum(lengths)
-            within = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
-            place = np.cumsum(self._asked) - 1  # of what was asked for among what was received
-            positions = place[positions[np.repeat(offsets[:-1][rows], lengths) + within]]
-            offsets = np.concatenate([[0], ends]).astype(np.int64)
+        if self._rows is not None and self._places is not None:
+            rows, lengths = np.flatnonzero(self._rows), np.diff(offsets)
+            positions = self._places[positions[np.repeat(self._rows, lengths)]]
+            offsets = np.zeros(len(rows) + 1, np.int64)
+            np.cumsum(lengths[rows], out=offsets[1:])
         total = np.empty((len(rows), dim), np.float32)
         starts = np.arange(len(self._received)) * dim
         _pool.segment_sum(self._received.reshape(-1), starts, None, False, positions, offsets, total, threads)
         return rows, total
+
+
+Deferred: TypeAlias = tuple[int, Gradients, UpdateRule]
+"""A layout, gradients of it that come later, and how they are applied."""
+
+
+def _chosen(chosen: Bool, counts: I64) -> tuple[I64, I64]:
+    """Of rows owner after owner, or rank after rank: (the place of each chosen one among these, how many of each)."""
+    before = np.zeros(len(chosen) + 1, np.int64)
+    np.cumsum(chosen, out=before[1:])
+    return before[:-1], np.diff(before[np.cumsum(counts)], prepend=0)
 
 
 def owned_keys(owned: OwnedRows) -> RowKeys:
@@ -355,4 +372,4 @@ def _split(inbox: F32, group: RankGroup, *, early: bool) -> list[F32]:
     """The parts of an inbox that the early, or late, rows of each owner fill."""
     first = 0 if early else int(group.early_counts.sum())
     counts = group.early_counts if early else group.late_counts
-    return np.split(inbox[first : first + int(counts.sum())], np.cumsum(counts)[:-1])
+    return by_rank(inbox[first:], counts)

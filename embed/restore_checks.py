@@ -24,6 +24,20 @@ def check_schema(saved: Schema, present: Schema, where: str) -> None:
         raise CheckpointError(f"{where} was saved with another schema: {'; '.join(_differences(saved, present))}")
 
 
+def check_dense_state(model: Any, optimizer: Any, where: str) -> None:
+    """What was saved of a model and its optimizer (or None) must have the form of their states."""
+    if not isinstance(model, Mapping):
+        raise CheckpointError(f"{where}: its state of a model is a {type(model).__name__}, not a mapping")
+    if optimizer is None:
+        return
+    groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
+    if not isinstance(groups, list) or not isinstance(optimizer.get("state"), Mapping):
+        raise CheckpointError(f"{where}: its state of an optimizer has no mapping 'state' and list 'param_groups'")
+    for group in groups:
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), list):
+            raise CheckpointError(f"{where}: a parameter group of its optimizer has no list 'params'")
+
+
 def check_model(saved: Mapping[str, Any], model: torch.nn.Module, where: str) -> None:
     """The model must have the saved names, and tensors of the saved shapes."""
     present = model.state_dict()

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from headrace.embed.arrays import F32, I64, U64, Bool
+from headrace.embed.arrays import F32, I64, U64, Bool, host_array
 from headrace.embed.finite import first_not_finite, key_name
 from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_ids, find_rows
 from headrace.embed.stage import EmbeddingStage
@@ -41,15 +41,17 @@ class RowTicket:
     missing: Mapping[str, Bool]
     rows: Mapping[str, TableRows] = field(repr=False)
     source: Source | None = field(default=None, repr=False)
+    num_replaced: int = field(default=0, repr=False)
+    """``stage.num_replaced`` when its places were looked up."""
 
 
 class RowDatabase:
     """Pull rows and push gradients of a stage's tables by raw id; works beside the stage's own forward and step.
 
-    Several tickets may be in flight. A pull gives the newest rows: those of the last `update` or stage step. Pushed
-    gradients add up with each other and with those of the stage's backward, until `update` (or a step of the stage's
-    optimizer, which is the same) applies them; they may be clipped before with
-    :func:`~headrace.embed.clipping.clip_grad_norm_`.
+    Several tickets may be in flight; none outlives ``stage.forget_rows`` and the loading of a state. A pull gives the
+    newest rows: those of the last `update` or stage step. Pushed gradients add up with each other and with those of the
+    stage's backward, until `update` (or a step of the stage's optimizer, which is the same) applies them; they may be
+    clipped before with :func:`~headrace.embed.clipping.clip_grad_norm_`.
 
     ``on_nan="raise"`` refuses gradients with a NaN or an infinity. One caller at a time.
     """
@@ -82,6 +84,9 @@ class RowDatabase:
         `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
+        _check_by_table("ids", ids, "{'items': ids}")
+        if missing is not None:
+            _check_by_table("missing", missing, "{'items': mask}")
         columns = {}
         for name, values in ids.items():
             array = check_ids(name, values)
@@ -96,6 +101,7 @@ class RowDatabase:
             missing={name: rows[name].keys.missing for name in columns},
             rows=rows,
             source=source,
+            num_replaced=self.stage.num_replaced,
         )
         self._open[id(ticket)] = ticket
         return ticket
@@ -103,6 +109,7 @@ class RowDatabase:
     def pull(self, ticket: RowTicket) -> dict[str, F32]:
         """The newest vectors of the ticket's unique rows, float32 [U, dim] a table; copies."""
         self._check_open(ticket)
+        self._check_places(ticket)
         return {name: self.stage.read_vectors(rows.group, rows.keys) for name, rows in ticket.rows.items()}
 
     def push(self, ticket: RowTicket, grads: Mapping[str, Any]) -> None:
@@ -112,6 +119,8 @@ class RowDatabase:
         exist; FloatingPointError that names table, id and, where known, file and row. Nothing is added then.
         """
         self._check_open(ticket)
+        self._check_places(ticket)
+        _check_by_table("grads", grads, "{'items': gradients}")
         checked = {name: self._check_gradients(ticket, name, values) for name, values in grads.items()}
         for name, array in checked.items():
             self.stage.add_gradients(ticket.rows[name].group, ticket.rows[name].keys, array)
@@ -126,8 +135,15 @@ class RowDatabase:
         del self._open[id(ticket)]
 
     def _check_open(self, ticket: RowTicket) -> None:
-        if self._open.get(id(ticket)) is not ticket:
+        if not isinstance(ticket, RowTicket) or self._open.get(id(ticket)) is not ticket:
             raise RuntimeError("this ticket was released, or is of another database: prefetch the ids again")
+
+    def _check_places(self, ticket: RowTicket) -> None:
+        if ticket.num_replaced != self.stage.num_replaced:
+            raise RuntimeError(
+                "rows were forgotten, or a state was loaded, since this ticket was made: other rows may be in its "
+                "places; release it and prefetch the ids again"
+            )
 
     def _check_gradients(self, ticket: RowTicket, name: str, values: Any) -> F32:
         """A contiguous copy of gradients that may be added."""
@@ -136,7 +152,7 @@ class RowDatabase:
         if name in self.stage.frozen:
             raise ValueError(f"gradients of table {name!r}, which is frozen")
         keys, group = ticket.rows[name].keys, ticket.rows[name].group
-        array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+        array = _array(name, values)
         wanted = (len(keys.ids), self.stage.layout.groups[group].dim)
         if array.dtype != np.float32 or array.shape != wanted:
             raise ValueError(
@@ -151,6 +167,22 @@ class RowDatabase:
             key = key_name(self.stage.schema, keys, at)
             raise FloatingPointError(f"gradient of {key} is not finite{_where(ticket, name, at)}")
         return np.array(array, np.float32, order="C")
+
+
+def _array(name: str, values: Any) -> Any:
+    if not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    if values.dtype == torch.bfloat16:  # which NumPy has not
+        raise ValueError(f"table {name!r}: gradients of torch.bfloat16, not float32: pass gradients.float()")
+    try:
+        return host_array(values)
+    except RuntimeError as error:  # without memory, or conjugate
+        raise ValueError(f"table {name!r}: gradients that are no plain array: {error}") from error
+
+
+def _check_by_table(name: str, value: object, example: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a mapping from table, as {example}, not a {type(value).__name__}")
 
 
 def _where(ticket: RowTicket, name: str, unique: int) -> str:

@@ -73,10 +73,10 @@ def added(first: RowGradients, second: RowGradients, sum_rows: SumRows) -> RowGr
     return with_gradients(keys.take(where), sum_rows(grads, np.argsort(row_of, kind="stable"), offsets))
 
 
-def of_trained_tables(rows: RowGradients, trained: Bool) -> RowGradients:
-    """The rows where `trained` bool [n] is True, with their gradients."""
+def rows_where(rows: RowGradients, wanted: Bool) -> RowGradients:
+    """The rows where `wanted` bool [n] is True, with their gradients."""
     grad = rows.leaf.grad
     if grad is None:
         raise ValueError("rows without a gradient")
-    slots = None if rows.slots is None else rows.slots[trained]
-    return with_gradients(rows.keys.take(trained), grad[torch.from_numpy(trained).to(grad.device)], slots)
+    slots = None if rows.slots is None else rows.slots[wanted]
+    return with_gradients(rows.keys.take(wanted), grad[torch.from_numpy(wanted).to(grad.device)], slots)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from headrace.embed.abandoned import META, clear_abandoned, put_aside, remove_folder, temporary_folder
 from headrace.formats.manifest import file_blake2b, new_hasher
+from headrace.formats.target_path import follow_links
 
 _READS = 5  # of a folder that is replaced again and again while it is read
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ def write_folder(path: Path, meta: dict[str, Any], write_files: Callable[[Path],
     `path` raises FileExistsError. A symbolic link stays one: what it leads to is written or replaced, and a circle of
     links is an OSError before anything is written. What killed writers left beside `path` is removed.
     """
-    path = _follow(path)
+    path = follow_links(path)
     if path.exists() and not (path / META).is_file():
         raise FileExistsError(f"{path} exists and is not a checkpoint; give another path")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,7 @@ def read_folder(path: Path, read: Callable[[Path, dict[str, Any]], _T]) -> _T:
     `read` is called again if `path` was replaced meanwhile. `folder` is `path` with links followed, or, where a writer
     was killed between the two renames of a file system that cannot swap names, the former checkpoint put aside.
     """
-    path = _follow(path)
+    path = follow_links(path)
     for attempt in range(1, _READS + 1):
         folder = path if path.exists() else put_aside(path) or path
         before = fingerprint(folder)
@@ -85,7 +86,7 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is not a checkpoint folder")
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / META}: not a checkpoint's description: {error!r}") from error
     if not isinstance(meta, dict) or "checksum" not in meta or not isinstance(meta.get("files"), dict):
         raise CheckpointError(f"{path / META}: not a checkpoint's description: no mapping with files and checksum")
@@ -98,14 +99,6 @@ def read_meta(path: Path) -> dict[str, Any]:
         if file_blake2b(file) != digest:
             raise CheckpointError(f"{file}: checksum differs, the file is damaged")
     return meta
-
-
-def _follow(path: Path) -> Path:
-    """`path` with links followed; it need not exist."""
-    real = Path(os.path.realpath(path))
-    if real.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return real
 
 
 def _put(folder: Path, path: Path) -> None:

@@ -148,6 +148,7 @@ class EmbeddingStage(torch.nn.Module):
         here = frozen_uids if communicator is None else frozen_uids[:0]  # over ranks the owner leaves them out
         self._pending = PendingGradients(len(groups), here, self._kernels.sum_rows, self._optimizer.show)
         self._warns_of_rows = True
+        self._num_replaced = 0
         self._exchange: RankExchange | None = None
         if communicator is not None:
             self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every, wire)
@@ -211,6 +212,11 @@ class EmbeddingStage(torch.nn.Module):
     def num_steps(self) -> int:
         """Optimizer steps so far, which Adam's bias correction counts."""
         return self._optimizer.num_steps
+
+    @property
+    def num_replaced(self) -> int:
+        """How often places were given to other rows: by :meth:`forget_rows` and by loading a state."""
+        return self._num_replaced
 
     @property
     def feature_dims(self) -> dict[str, int]:
@@ -353,11 +359,18 @@ class EmbeddingStage(torch.nn.Module):
         """Make rows unwritten, after :meth:`~headrace.indexer.dit.DIT.remove` took their keys away: whichever key comes
         to the place begins as a new row. ABSENT is passed over.
 
-        Between two runs of plans (between epochs): the arenas are written back and emptied.
+        Between two runs of plans (between epochs): the arenas are written back and emptied. What waits for a step of
+        these rows' gradients is dropped, tickets of a :class:`RowDatabase` end. RuntimeError over ranks if any wait.
         """
         self._settle()
+        if self._exchange is not None and self._pending.any:
+            raise RuntimeError("gradients wait for a step: over ranks rows are forgotten after it")
         self._residency.flush()
         self._residency.drop()
+        self._last = None
+        self._pending.let_go()
+        self._pending.forget(group, locations)
+        self._num_replaced += 1
         self.stores[group].forget(locations[locations != ABSENT])
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
@@ -380,6 +393,7 @@ class EmbeddingStage(torch.nn.Module):
         self._settle()
         self.check_state_arrays(state)
         self._last = None
+        self._num_replaced += 1
         self._pending.clear()
         self._residency.drop()
         for g, store in enumerate(self.stores):
@@ -443,7 +457,7 @@ class EmbeddingStage(torch.nn.Module):
     def _forward(self, batch: Batch) -> Forward:
         """The rows of a batch; in training they are remembered for the step."""
         plan = batch.plan if self.training else None
-        if plan is not None and self._last is not None and self._last.batch.plan is plan:
+        if plan is not None and self._last is not None and _is_same(self._last.batch, batch):
             return self._last
         if plan is not None:
             self._times.begin_step()
@@ -547,3 +561,8 @@ class EmbeddingStage(torch.nn.Module):
                 if rows is not None and grad is not None:
                     self._residency.update(g, rows.keys, rows.slots, grad, rule)
         self._times.end_step()
+
+
+def _is_same(last: Batch, batch: Batch) -> bool:
+    """Whether `batch` is the one that went forward: of its plan, with its ids and weights."""
+    return last.plan is batch.plan and all(a is b for a, b in zip(last.groups, batch.groups, strict=True))

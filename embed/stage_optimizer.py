@@ -13,6 +13,8 @@ from headrace.embed.arguments import check_integer
 from headrace.embed.optimizers import UpdateRule, check_betas, check_eps, check_lr, check_weight_decay
 from headrace.formats.schema import OptimizerName
 
+_MOST_STEPS = (1 << 63) - 1
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "lr": check_lr,
     "eps": check_eps,
@@ -127,7 +129,7 @@ class StageOptimizer(torch.optim.Optimizer):
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The options of each group as :meth:`load_state_dict` would take them; raises as it does."""
         state, groups = _parts(state_dict)
-        check_integer("num_steps", state.get("num_steps"), least=0)
+        check_integer("num_steps", state.get("num_steps"), least=0, most=_MOST_STEPS)
         if len(groups) != len(self.param_groups):
             raise ValueError(f"a state of {len(groups)} row layouts for {len(self.param_groups)}")
         pairs = zip(self.param_groups, groups, strict=True)
@@ -158,4 +160,4 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value

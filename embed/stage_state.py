@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from headrace.embed.arrays import Array
+
 if TYPE_CHECKING:
     from headrace.embed.stage import EmbeddingStage
 
@@ -37,10 +39,17 @@ def load_stage_state(stage: EmbeddingStage, saved: Mapping[str, Any]) -> None:
     optimizer, options = state.pop("optimizer", None), state.pop("options", None)
     if options != stage_options(stage):
         raise ValueError(f"a state of a stage with {options}, this one has {stage_options(stage)}")
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name!r} is a {type(value).__name__}, not a tensor")
-    arrays = {name: value.detach().cpu().numpy() for name, value in state.items()}
+    arrays = {name: _array(name, value) for name, value in state.items()}
     stage.check_state_arrays(arrays)
     stage.optimizer().load_state_dict(optimizer)  # checks all before it changes anything
     stage.load_state_arrays(arrays)
+
+
+def _array(name: str, value: Any) -> Array:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name!r} is a {type(value).__name__}, not a tensor")
+    try:
+        array: Array = value.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:  # sparse, conjugate, without memory, of a type that NumPy lacks
+        raise ValueError(f"{name!r} is a tensor that is no plain array: {error}") from error
+    return array

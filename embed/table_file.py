@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
-from headrace.embed.arrays import F32, Array, Bool
+from headrace.embed.arrays import F32, Array, Bool, host_array
 from headrace.embed.finite import first_not_finite
 from headrace.embed.key_lookup import FindsRows, TableIds, check_ids, find_rows, group_of_tables
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.atomic_file import AtomicFile, sync_folder
+
+TABLE_KEY = b"headrace.table"
+"""Metadata of a file: the table whose rows it has."""
 
 _BLOCK_ROWS = 1 << 16
 
@@ -40,7 +44,7 @@ def import_rows(
     if mask.dtype != np.bool_ or mask.shape != array.shape:
         raise ValueError(f"{owner}: missing is {mask.dtype} {list(mask.shape)}, not bool [{len(array)}]")
     group = group_of_tables(stage.schema)[table]
-    values = _check_vectors(owner, np.asarray(vectors), (len(array), stage.layout.groups[group].dim))
+    values = _check_vectors(owner, _as_array(vectors), (len(array), stage.layout.groups[group].dim))
     bad = first_not_finite(values)
     if bad is not None:
         raise ValueError(f"{owner}: the vector of {_name(array, mask, bad)} (position {bad}) is not finite in float32")
@@ -53,13 +57,20 @@ def import_rows(
 
 
 def import_table(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Table | str | os.PathLike[str]) -> int:
-    """:func:`import_rows` from a Parquet file or Arrow table; errors name the file."""
+    """:func:`import_rows` from a Parquet file or Arrow table; errors name the file.
+
+    Checksums of pages are verified where the file has them (those of :func:`export_table` do). FileNotFoundError, or
+    ValueError for a file that is damaged.
+    """
     if isinstance(source, pa.Table):
         return _import(stage, index, table, source)
+    path = os.fspath(source)
     try:
-        return _import(stage, index, table, pq.read_table(os.fspath(source)))
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"{os.fspath(source)}: {error}") from error
+        return _import(stage, index, table, pq.read_table(path, page_checksum_verification=True))
+    except (ValueError, TypeError, pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno):
+            raise  # the system's; others are what Arrow says of the bytes
+        raise ValueError(f"{path}: {error}") from error
 
 
 def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str | os.PathLike[str]) -> int:
@@ -72,17 +83,17 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
     dim = stage.layout.groups[groups[table]].dim
     schema = pa.schema(
         [("id", pa.uint64()), ("missing", pa.bool_()), ("vector", pa.list_(pa.float32(), dim))],
-        metadata={"headrace.table": table},
+        metadata={TABLE_KEY: table},
     )
     target = Path(path)
     with AtomicFile(target) as file:
-        with pq.ParquetWriter(pa.PythonFile(_Sink(file), mode="w"), schema) as writer:
+        with pq.ParquetWriter(pa.PythonFile(_Sink(file), mode="w"), schema, write_page_checksum=True) as writer:
             for start in range(0, len(keys.ids), _BLOCK_ROWS):
                 part = keys.take(np.arange(start, min(start + _BLOCK_ROWS, len(keys.ids))))
                 writer.write_table(_block(part, stage.read_vectors(groups[table], part), schema))
         file.finish()
         file.publish()
-    sync_folder(target.parent)
+    sync_folder(file.target.parent)
     return len(keys.ids)
 
 
@@ -123,10 +134,19 @@ def _keys_of(index: FindsRows, uid: int) -> RowKeys:
 
 
 def _import(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Table) -> int:
+    written_for = (source.schema.metadata or {}).get(TABLE_KEY)
+    if written_for is not None and written_for != table.encode():
+        raise ValueError(
+            f"rows of table {written_for.decode(errors='replace')!r}, as its metadata says, not of {table!r}; if they "
+            "are meant for it, pass pq.read_table(path).replace_schema_metadata()"
+        )
     lost = {"id", "vector"} - set(source.column_names)
     if lost:
         raise ValueError(f"no column {sorted(lost)[0]!r} among {', '.join(source.column_names)}")
     names = [name for name in ("id", "vector", "missing") if name in source.column_names]
+    for name in names:
+        if source.column_names.count(name) > 1:
+            raise ValueError(f"column {name!r} comes {source.column_names.count(name)} times")
     columns = {name: source.column(name).combine_chunks() for name in names}
     for name, column in columns.items():
         if column.null_count:
@@ -138,7 +158,8 @@ def _import(stage: EmbeddingStage, index: FindsRows, table: str, source: pa.Tabl
 
 def _matrix(column: pa.Array) -> Array:
     """Lists of equal length as a matrix."""
-    if not (pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type)):
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_kind(column.type) for is_kind in kinds):
         raise TypeError(f"column 'vector' of {column.type}, not lists of floats")
     values = column.flatten()
     if values.null_count:
@@ -152,6 +173,12 @@ def _matrix(column: pa.Array) -> Array:
         raise ValueError(f"vectors of {lengths[0]} and {lengths[other[0]]} values (row {other[0]})")
     matrix: Array = flat.reshape(len(lengths), -1)
     return matrix
+
+
+def _as_array(vectors: Any) -> Array:
+    if not isinstance(vectors, torch.Tensor):
+        return np.asarray(vectors)
+    return host_array(vectors.float() if vectors.dtype == torch.bfloat16 else vectors)  # NumPy has no bfloat16
 
 
 def _check_vectors(owner: str, vectors: Array, shape: tuple[int, int]) -> F32:

@@ -9,6 +9,7 @@ one owner among the ranks, and travels by the loader's plan.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from datetime import timedelta
 from typing import Any
@@ -59,6 +60,8 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--num-workers", type=int, default=2)
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("start it by torchrun, as: torchrun --nproc-per-node 2 examples/train_ddp.py --data FILES")
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # torchrun says which rank of how many this is
     try:
         with headrace.connect("gloo", timeout_s=60) as ranks:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import lzma
 import shutil
 import struct
 import tempfile
@@ -24,11 +25,17 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from headrace.formats.errors import CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, with_kind
 from headrace.formats.store import LOCAL, Store, open_size, read_at
 
 _MAX_HEADER_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
+# UnicodeDecodeError is of names, struct.error of extra fields, OSError without a number of bzip2.
+_ZIP_DAMAGE = (
+    zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError, UnicodeDecodeError, struct.error,
+    OSError,
+)  # fmt: skip
 _STORED_SIGNATURE = b"PK\x03\x04"
 
 
@@ -87,9 +94,29 @@ def open_records(path: str, words: int, store: Store = LOCAL) -> ArrayOnDisk:
     size, record = store.size(path), 4 * words
     if size % record:
         reason = f"{size} bytes are not whole records of {record} bytes ({words} int32): cut, or another format"
-        raise CorruptShardError(path, size, size // record, reason)
+        with store.open(path, "array") as whole:
+            raise CorruptShardError(path, size, size // record, with_kind(reason, _bytes_at(whole, HEAD_BYTES, 0)))
     file = store.open(path)
     return ArrayOnDisk(path, file, offset=0, rows=size // record, width=words, dtype=np.dtype("<i4"), fortran=False)
+
+
+def open_values(path: str, *, dtype: np.dtype[Any], width: int, store: Store = LOCAL) -> ArrayOnDisk:
+    """A file of nothing but rows of `width` values; CorruptShardError for a part of a row."""
+    size, row = store.size(path), width * dtype.itemsize
+    if size % row:
+        reason = f"{size} bytes are not whole rows of {row} bytes ({width} x {dtype}): cut, or another format"
+        raise CorruptShardError(path, size, size // row, reason)
+    return ArrayOnDisk(path, store.open(path), offset=0, rows=size // row, width=width, dtype=dtype, fortran=False)
+
+
+def open_integers(path: str, *, rows: int, store: Store = LOCAL) -> ArrayOnDisk:
+    """A file of nothing but an integer a row, signed, of as many bytes as its size says: 1, 2 or 4."""
+    size = store.size(path)
+    item = next((item for item in (1, 2, 4) if rows * item == size), None)
+    if item is None:
+        reason = f"{size} bytes are not {rows} integers of 1, 2 or 4 bytes: cut, or of other rows"
+        raise CorruptShardError(path, size, 0, reason)
+    return open_values(path, dtype=np.dtype(f"<i{item}"), width=1, store=store)
 
 
 def open_npy(path: str, store: Store = LOCAL) -> ArrayOnDisk:
@@ -106,7 +133,7 @@ def open_npz(path: str, store: Store = LOCAL) -> dict[str, ArrayOnDisk]:
     arrays: dict[str, ArrayOnDisk] = {}
     with contextlib.ExitStack() as on_error:
         directory = on_error.enter_context(store.open(path, "array"))
-        with _damage_as_corrupt(path, open_size(directory)), zipfile.ZipFile(cast(IO[bytes], directory)) as archive:
+        with _damage_as_corrupt(path, directory), zipfile.ZipFile(cast(IO[bytes], directory)) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 if name == member.filename:
@@ -138,16 +165,21 @@ def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, s
 
 
 @contextlib.contextmanager
-def _damage_as_corrupt(path: str, size: int) -> Iterator[None]:
-    """What zipfile raises for a damaged archive is a CorruptShardError; errors of the system stay what they are."""
+def _damage_as_corrupt(path: str, file: io.RawIOBase) -> Iterator[None]:
+    """What zipfile, and what it unpacks with, raise for a damaged archive is a CorruptShardError; errors of the system
+    stay what they are."""
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError) as error:
-        # A damaged directory can point before the file: seeking there is an invalid argument.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+    except CorruptShardError:
+        raise
+    except _ZIP_DAMAGE as error:
+        # A damaged directory can point before the file: seeking there is an invalid argument. Damage has no number.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         reason = f"no zip archive, or damaged, or packed in an unknown way ({error})"
-        raise CorruptShardError(path, size, 0, reason) from error
+        head = _bytes_at(file, HEAD_BYTES, 0)
+        reason = reason if head.startswith(b"PK") else with_kind(reason, head)
+        raise CorruptShardError(path, open_size(file), 0, reason) from error
 
 
 def _data_offset(path: str, file: io.RawIOBase, member: zipfile.ZipInfo) -> int:
@@ -174,8 +206,9 @@ def _array_at(path: str, file: io.RawIOBase, begin: int, end: int) -> ArrayOnDis
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read_header(head)
-    except (ValueError, SyntaxError, tokenize.TokenError) as error:
-        raise CorruptShardError(path, begin, 0, f"not an array in NumPy's format ({error})") from error
+    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError) as error:  # of Python's parser
+        reason = with_kind(f"not an array in NumPy's format ({error})", head.getvalue()[:HEAD_BYTES])
+        raise CorruptShardError(path, begin, 0, reason) from error
     if dtype.kind not in "iufb" or dtype.itemsize > 8:
         raise CorruptShardError(path, begin, 0, f"an array of {dtype}, where numbers are expected")
     if len(shape) not in (1, 2):

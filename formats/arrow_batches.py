@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -11,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.errors import CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, with_kind
 from headrace.formats.store import LOCAL, LocalStore, Store
 
-_MAGIC_BYTES = 8
+_SHOWN_BYTES = 8
 _STREAM_MAGIC = b"\xff\xff\xff\xff"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 # Pages of a column chunk are read through a buffer of this size: a chunk of any length is never held whole.
 _READ_BUFFER_BYTES = 1 << 18
 
@@ -36,20 +39,25 @@ class ArrowFile(Protocol):
     def close(self) -> None: ...
 
 
-def open_arrow_file(path: str, *, verify_page_checksums: bool = True, store: Store = LOCAL) -> ArrowFile:
+def open_arrow_file(
+    path: str, *, verify_page_checksums: bool = True, store: Store = LOCAL, end_required: bool = True
+) -> ArrowFile:
     """Open a Parquet file, or an Arrow IPC file or stream; what it is, its first bytes say, not its name.
 
-    Anything else, a zero-byte file too, is a :class:`CorruptShardError`.
+    Anything else, a zero-byte file too, is a :class:`CorruptShardError`. So is a stream without a mark at its end,
+    which may have been cut between two batches, unless `end_required` is False (then a manifest vouches for its size).
     """
     with store.open(path, "columns") as file:
-        magic = file.read(_MAGIC_BYTES) or b""
-    if magic.startswith(b"PAR1"):
+        head = file.read(HEAD_BYTES) or b""
+    if head.startswith(b"PAR1"):
         return _ParquetFile(path, verify_page_checksums, store)
-    if magic.startswith(b"ARROW1"):
+    if head.startswith(b"ARROW1"):
         return _IpcFile(path, stream=False, store=store)
-    if magic.startswith(_STREAM_MAGIC):
-        return _IpcFile(path, stream=True, store=store)
-    reason = f"neither Parquet nor Arrow IPC (it begins with {magic!r})" if magic else "an empty file, without a footer"
+    if head.startswith(_STREAM_MAGIC):
+        return _IpcFile(path, stream=True, store=store, end_required=end_required)
+    if not head:
+        raise CorruptShardError(path, 0, 0, "an empty file, without a footer")
+    reason = with_kind(f"neither Parquet nor Arrow IPC (it begins with {head[:_SHOWN_BYTES]!r})", head)
     raise CorruptShardError(path, 0, 0, reason)
 
 
@@ -60,10 +68,12 @@ class _ParquetFile:
         self._path = path
         self._bytes = store.size(path)
         self._stored = None if isinstance(store, LocalStore) else store.open(path, "columns")
+        # no map: a file that shrinks is an error, not a crash
+        self._source = pa.OSFile(os.fsencode(path)) if self._stored is None else pa.PythonFile(self._stored, mode="r")
         self._file: pq.ParquetFile = self._reading(
             0,
             lambda: pq.ParquetFile(
-                path if self._stored is None else pa.PythonFile(self._stored, mode="r"),
+                self._source,
                 pre_buffer=False,
                 buffer_size=_READ_BUFFER_BYTES,
                 page_checksum_verification=verify_page_checksums,
@@ -82,9 +92,10 @@ class _ParquetFile:
         ends = np.cumsum(self._group_rows)  # row groups are of any size, 0 included (L96)
         group = int(np.searchsorted(ends, first_row, side="right"))
         row = first_row
+        joins = not any(map(_has_inner_dictionary, (self.schema.field(name).type for name in columns)))
         while group < len(ends):
             last = group + 1  # small row groups are read together
-            while last < len(ends) and ends[last] - row <= max_rows:
+            while joins and last < len(ends) and ends[last] - row <= max_rows:
                 last += 1
             skip = row - int(ends[group]) + self._group_rows[group]
             for batch in self._groups(range(group, last), columns, row, max_rows):
@@ -113,6 +124,7 @@ class _ParquetFile:
 
     def close(self) -> None:
         self._file.close()
+        self._source.close()
         if self._stored is not None:
             self._stored.close()
 
@@ -122,12 +134,13 @@ class _IpcFile:
 
     num_rows: int | None = None
 
-    def __init__(self, path: str, *, stream: bool, store: Store) -> None:
+    def __init__(self, path: str, *, stream: bool, store: Store, end_required: bool = True) -> None:
         self._path = path
         self._stream = stream
+        self._end_required = end_required
         self._bytes = store.size(path)
         if isinstance(store, LocalStore):
-            self._source = pa.OSFile(path)  # no map: a file that shrinks is an error, not a crash
+            self._source = pa.OSFile(os.fsencode(path))  # no map: a file that shrinks is an error, not a crash
         else:
             self._source = pa.PythonFile(store.open(path), mode="r")
         try:
@@ -156,12 +169,37 @@ class _IpcFile:
             row += batch.num_rows
             for at in range(skip, batch.num_rows, max_rows):
                 yield kept.slice(at, max_rows)
+        if self._stream and (fault := self._reading(row, lambda: stream_end_fault(self._source, self._end_required))):
+            raise CorruptShardError(self._path, self._source.tell(), row, fault)
 
     def _reading(self, row: int, read: Callable[[], _T]) -> _T:
         return reading(self._path, self._bytes, row, read)
 
     def close(self) -> None:
         self._source.close()
+
+
+def stream_end_fault(source: Any, end_required: bool) -> str:
+    """What is wrong with the end of an IPC stream that was read from `source`, an Arrow file; "" when nothing is.
+
+    A reader stops at the mark of its end, whatever follows, and takes the end of the file for that mark.
+    """
+    at = source.tell()
+    if at < source.size():
+        return "other bytes behind the end of the stream, which are not read: streams are files of their own"
+    if not end_required:
+        return ""
+    source.seek(max(0, at - len(_END_OF_STREAM)))
+    if bytes(source.read(len(_END_OF_STREAM))) == _END_OF_STREAM:
+        return ""
+    return "cut: the end of the stream is not marked, and no manifest vouches for its size"
+
+
+def _has_inner_dictionary(kind: pa.DataType) -> bool:
+    """Whether a list's elements are dictionaries, which Arrow cannot join over row groups."""
+    return bool(
+        pa.types.is_nested(kind) and any(pa.types.is_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+    )
 
 
 def chosen(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
@@ -185,4 +223,6 @@ def reading(path: str, size: int, row: int, read: Callable[[], _T]) -> _T:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise CorruptShardError(path, size, row, f"holds what Arrow cannot read ({error})") from error
         raise CorruptShardError(path, size, row, f"damaged or cut ({error}) before its end") from error

@@ -5,9 +5,10 @@ value by value. No value changes its meaning on the way:
 
 | declared | taken from | refused as bad records |
 |---|---|---|
-| label (float32) | integers, floats, bool | null, not finite, integers that float32 cannot hold |
+| label (float32) | integers, floats, bool | null, all but 0 and 1 |
+| label with ``binary=False`` | as dense float32, but no text | null, else as dense float32 |
 | dense int64 | integers, bool, floats, decimal text | fractions, not finite, beyond 64 bits |
-| dense float32 | integers, bool, floats (rounded to float32), decimal text | not finite as float32 |
+| dense float32 | integers, bool, floats and text (rounded to float32) | not finite in it, integers that it rounds |
 | uint64, int64 | integers of any width and sign, decimal text | beyond the range |
 | hex32, hex64 | integers of any width and sign, hexadecimal text | beyond the range |
 
@@ -47,7 +48,7 @@ _MAX_OFFSET = 2**31 - 1
 def column_kind(column: Label | Dense | Sparse) -> Kind:
     """What the values of a schema column are."""
     if isinstance(column, Label):
-        return Kind.LABEL
+        return Kind.LABEL if column.binary else Kind.FLOAT32
     if isinstance(column, Dense):
         return Kind.INT64 if column.dtype == "int64" else Kind.FLOAT32
     return SPARSE_KIND[column.encoding]
@@ -64,6 +65,8 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
     """Numbers as the values of a `kind`, and for each 0 or the reason why it does not fit (uint8 [n])."""
     dtype = VALUE_DTYPE[kind]
     reasons = np.zeros(len(values), np.uint8)
+    if kind == Kind.LABEL:
+        reasons[~_is_binary(values)] = Reason.BAD_LABEL
     if values.dtype.kind == "f":
         reasons[~np.isfinite(values)] = Reason.NOT_FINITE
         if kind == Kind.INT64:
@@ -73,8 +76,8 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
             with np.errstate(over="ignore"):
                 reasons[(reasons == 0) & ~np.isfinite(values.astype(np.float32))] = Reason.OUT_OF_RANGE
         return np.where(reasons == 0, values, 0).astype(dtype), reasons
-    if kind == Kind.LABEL:
-        reasons[np.abs(values.astype(np.float64)) > 2**24] = Reason.OUT_OF_RANGE
+    if kind == Kind.FLOAT32:
+        reasons[_rounded_in_float32(values)] = Reason.ROUNDED
     elif kind == Kind.INT64 and values.dtype == np.uint64:
         reasons[values > 2**63 - 1] = Reason.OUT_OF_RANGE
     elif kind in _ID_KINDS:
@@ -84,6 +87,22 @@ def fit(values: npt.NDArray[Any], kind: Kind, *, wrap_negative: bool = False) ->
         if values.dtype.itemsize > dtype.itemsize:
             reasons[values > np.iinfo(dtype).max] = Reason.OUT_OF_RANGE
     return values.astype(dtype), reasons
+
+
+def _is_binary(values: npt.NDArray[Any]) -> Bool:
+    """bool [n]: what is 0 or 1."""
+    found: Bool = (values == 0) | (values == 1)
+    return found
+
+
+def _rounded_in_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """int64, ascending: where an integer has more than the 24 bits of float32 between its first and last one."""
+    if not len(values) or values.dtype.itemsize <= 2 or (values.min() >= -(2**24) and values.max() <= 2**24):
+        return np.zeros(0, np.int64)
+    signed = values.dtype.kind == "i"
+    size = np.abs(values.astype(np.int64)).view(np.uint64) if signed else values.astype(np.uint64)  # -2^63 is 2^63
+    lowest_bit = size & (~size + np.uint64(1))
+    return np.flatnonzero(size // np.maximum(lowest_bit, 1) >= 2**24)
 
 
 @dataclass(frozen=True)
@@ -122,9 +141,11 @@ class ColumnCast:
         return bool(found == self.target and pa.types.is_integer(found) and not self.missing)
 
     def _fits_as_it_is(self, array: pa.Array) -> bool:
-        """Of an array of the declared type: all integers fit, and floats that are finite."""
+        """Of an array of the declared type: all integers fit, labels of 0 and 1, other floats that are finite."""
         if self.missing and array.null_count:
             return False
+        if self.kind == Kind.LABEL:
+            return bool(_is_binary(primitive_values(array)).all())
         if pa.types.is_floating(self.target):
             return bool(np.isfinite(primitive_values(array)).all())  # also under nulls, where anything may be
         return bool(pa.types.is_integer(self.target))

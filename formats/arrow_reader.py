@@ -12,7 +12,7 @@ from pyarrow import fs
 from headrace.formats.arrow_batches import ArrowFile, open_arrow_file
 from headrace.formats.arrow_columns import ColumnCast, plan_cast
 from headrace.formats.bad_records import BadRecords
-from headrace.formats.criteo import other_name
+from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE, other_name
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.file_reader import Paths, row_bytes_of
 from headrace.formats.manifest import Verify
@@ -93,7 +93,12 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
 
     def _open(self, file: int) -> ArrowFile:
         self._check_unchanged(file, 0)
-        return open_arrow_file(self.files[file], verify_page_checksums=self._verify_page_checksums, store=self.store)
+        return open_arrow_file(
+            self.files[file],
+            verify_page_checksums=self._verify_page_checksums,
+            store=self.store,
+            end_required=self._entries[file] is None,
+        )
 
     def _file_blocks(self, start: FilePosition) -> Generator[ArrowBlock, None, None]:
         opened = self._open(start.file)
@@ -135,8 +140,17 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
                     raise ColumnMismatchError(path, name, f"is there {count} times")
                 return name
         have = ", ".join(found.names[:50])
-        hint = "; a schema without labels reads it" if column in {c.name for c in self.schema.labels} else ""
+        hint = ""
+        if column in {c.name for c in self.schema.labels}:
+            hint = "; a schema without labels reads it (labels=False, --no-labels)"
+        if self._is_no_criteo(found):
+            hint = "; where no schema is given, Criteo's is taken: give that of these files (schema=, --schema)"
         raise ColumnMismatchError(path, given or column, f"is declared by the schema, the file has {have}{hint}")
+
+    def _is_no_criteo(self, found: pa.Schema) -> bool:
+        """Whether the schema has Criteo's columns, and the file none of them, by either name."""
+        names = {column.name: other for column in self._columns if (other := other_name(column.name)) is not None}
+        return len(names) == NUM_DENSE + NUM_SPARSE and {*names, *names.values()}.isdisjoint(found.names)
 
     def _decode(self, block: ArrowBlock) -> DecodedRecords:
         data, casts = block.data, block.casts

@@ -266,6 +266,9 @@ def _open_uri(uri: str) -> tuple[fs.FileSystem, str, FetchOptions]:
     assert split is not None
     query, options = _take_options(split[2] or "")
     authority, path = (authority, split[1]) if rest else (split[1], "")
+    if query and scheme == "file":  # Arrow passes by what stands there; other stores refuse what they do not know
+        unknown = query[1:].partition("=")[0]
+        raise ValueError(f"{scheme}://{path}: {unknown} is none of the parameters {', '.join(asdict(FetchOptions()))}")
     try:
         base = f"{scheme}://{authority}{'/' if not authority else ''}{query}"
         filesystem, root = ask_bounded(lambda: fs.FileSystem.from_uri(base), options.stall_timeout_s)

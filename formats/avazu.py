@@ -9,6 +9,7 @@ from headrace.formats.schema import Encoding, Label, OptimizerName, Schema, Spar
 AVAZU = TextFormat(
     name="Avazu",
     header=True,
+    spare_fields=True,
     fields=(
         TextField(column="hour_of_day", sources=("hour",), part=yymmddhh_hour),
         TextField(column="weekday", sources=("hour",), part=yymmddhh_weekday),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,7 +29,10 @@ class BadRecords:
     - ``raise``: the first bad record is an error;
     - ``skip``: it is counted and left out;
     - ``quarantine``: it is also appended, byte for byte, to `quarantine_path`, a file that can be read like the
-      original once it is repaired; the file ``<quarantine_path>.jsonl`` says of each line where it came from and why.
+      original once it is repaired, under the same header where there is one (lines of other headers go to files beside
+      it); the file ``<quarantine_path>.jsonl`` says of each line where it came from and why. Only text has lines: of
+      Parquet, tar shards and arrays, and of lines too long to be held, there is just the entry, with
+      ``"stored": false``. A file that is there must be a quarantine, and none of those that are read: FileExistsError.
 
     More than `max_count` bad records, or more than ``max_rate * max(lines read, 1000)``, are an error with the counts.
     Both are counted from the start of a pass over the files (an epoch). A reader puts a line into quarantine once,
@@ -67,6 +70,10 @@ class BadRecords:
             raise TypeError(f"bad records: expected a BadRecords or the name of a mode, got {type(policy).__name__}")
         return cls(mode=policy)  # type: ignore[arg-type]
 
+    def parameters(self) -> dict[str, Any]:
+        """What of the policy tells which rows come out, as plain data."""
+        return {name: value for name, value in asdict(self).items() if name != "quarantine_path"}
+
 
 # The error and the raw line (no line feed; None when it was too long to be held) of the i-th bad line of a block.
 Describe = Callable[[int], tuple[BadRecordError, bytes | memoryview | None]]
@@ -85,8 +92,8 @@ class BadRecordLog:
         self._settled: defaultdict[str, LineRanges] = defaultdict(LineRanges)
         path = policy.quarantine_path
         self._path = None if path is None else Path(path).absolute()
-        if self._path is not None and not self._path.parent.is_dir():
-            raise FileNotFoundError(f"quarantine_path={str(path)!r}: there is no folder {self._path.parent}")
+        if self._path is not None:
+            quarantine.check_path(self._path)
 
     @property
     def lines(self) -> int:
@@ -118,13 +125,16 @@ class BadRecordLog:
             record = describe(at)[0]
             raise BadRecordLimitError(record, int(counts[at]), int(lines_read[at]), limit) from record
 
-    def settle(self, file: str, first_line: int, lines: int, bad: I64, describe: Describe) -> None:
-        """Count a block of `lines` lines of `file` that was checked, and store what was not stored before."""
+    def settle(
+        self, file: str, first_line: int, lines: int, bad: I64, describe: Describe, header: bytes | None = None
+    ) -> None:
+        """Count a block of `lines` lines of `file`, which may have a `header`, that was checked, and store what was not
+        stored before."""
         if self._path is not None:
             settled = self._settled[file]
             new = [i for i, line in enumerate(bad.tolist()) if line - 1 not in settled]
             if new:
-                quarantine.append(self._path, map(describe, new))
+                quarantine.append(self._path, map(describe, new), header)
             settled.add(first_line, first_line + lines)
         self._lines += lines
         self._count += len(bad)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,10 +22,10 @@ from pyarrow import fs
 from headrace.formats.atomic_file import sync_folder
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.checks import check_integer
-from headrace.formats.convert_folder import TOOL, ConversionFolder, FileReport
+from headrace.formats.convert_folder import TOOL, ConversionFolder, FileReport, refuse_own_sources
 from headrace.formats.datasets import DATASETS, default_schema
 from headrace.formats.file_reader import FileReader
-from headrace.formats.files import PathLike
+from headrace.formats.files import PathLike, is_hidden
 from headrace.formats.generate.output_folder import sole_writer
 from headrace.formats.manifest import ManifestFile
 from headrace.formats.parquet_output import COMPRESSIONS, ParquetOutput
@@ -116,12 +116,13 @@ def convert(
     reader = DATASETS[dataset].reader(paths, schema, bad_records=policy, filesystem=filesystem, **options)
     sources = reader.files
     targets = _target_names(sources, to)
+    refuse_own_sources(Path(out), (name for file in range(len(sources)) for name in reader.files_of(file)))
     identities = reader.identity()
     parameters = {
         "tool": TOOL,
         "dataset": dataset,
         "schema": schema.to_dict(),
-        "bad_records": {k: v for k, v in asdict(policy).items() if k != "quarantine_path"},
+        "bad_records": policy.parameters(),
         "compression": compression,
         "row_group_rows": row_group_rows,
         "options": {name: repr(value) for name, value in sorted(options.items())},
@@ -240,6 +241,8 @@ def _target_names(sources: tuple[str, ...], to: OutputForm) -> list[str]:
         while (shorter := next((stem[: -len(s)] for s in _STRIPPED if stem.endswith(s)), "")) != "":
             stem = shorter
         target = f"{stem}.{to}"
+        if is_hidden(target):
+            raise ConversionError(f"{source} would become {target}, which readers of a folder leave out; rename it")
         if target in names:
             raise ConversionError(f"{names[target]} and {source} would both become {target}; convert them apart")
         names[target] = source

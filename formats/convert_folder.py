@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from headrace.formats.atomic_file import is_partial, write_atomic
+from headrace.formats.errors import ManifestError
 from headrace.formats.files import MANIFEST_NAME
-from headrace.formats.manifest import Manifest, ManifestFile, check_size, file_blake2b, read_manifest, write_manifest
+from headrace.formats.manifest import (
+    Manifest,
+    ManifestFile,
+    Verify,
+    check_folder,
+    file_blake2b,
+    read_manifest,
+    write_manifest,
+)
 
 TOOL = "headrace convert"
 
@@ -36,6 +45,27 @@ class FileReport:
     bytes_in: int
 
 
+def refuse_own_sources(folder: Path, sources: Iterable[str]) -> None:
+    """FileExistsError when a source lies in the output folder: overwriting would remove it before it is read.
+
+    Links are followed. Local files have an absolute path, in a store as ``local://`` behind the scheme.
+    """
+    out = os.path.realpath(folder)
+    for source in sources:
+        path = source.removeprefix("local://")
+        if os.path.isabs(path) and os.path.dirname(os.path.realpath(path)) == out:
+            raise FileExistsError(f"{folder}: holds {source}, which is to be read; give another folder")
+
+
+def check_complete_folder(folder: Path, manifest: Manifest, *, verify: Verify) -> None:
+    """ManifestError, with what helps, for a folder that was complete and of which something is gone or changed."""
+    try:
+        check_folder(folder, manifest, verify=verify)
+    except ManifestError as error:
+        hint = "; overwrite=True makes the folder anew"
+        raise ManifestError(error.path, error.reason + hint) from None
+
+
 class ConversionFolder:
     """A folder that one run has for itself; `parameters` (with the sources) are what makes two conversions equal."""
 
@@ -47,7 +77,8 @@ class ConversionFolder:
     def prepare(self, targets: Sequence[str], identities: Sequence[Identity], *, overwrite: bool) -> None:
         """Make the folder one that the run may go on in; FileExistsError, and nothing is written, when it is not.
 
-        `overwrite` removes what an earlier conversion wrote, complete or not.
+        `overwrite` removes what an earlier conversion wrote, complete or not; first the files, then what accounts for
+        them, so that a run that is killed meanwhile leaves nothing that the next one would take for somebody's.
         """
         manifest = read_manifest(self.path)
         if manifest is not None and manifest.parameters.get("tool") != TOOL:
@@ -62,12 +93,14 @@ class ConversionFolder:
             )
         self._remove(name for name in names if is_partial(name))
         if overwrite:
-            self._remove(written)
+            self._remove(sorted(written - {MANIFEST_NAME} - records))
+            self._remove(sorted(records))
+            self._remove([MANIFEST_NAME])
             manifest = None
         if left := sorted(n for n in recorded - set(targets) if manifest is None and (self.path / n).exists()):
             raise FileExistsError(
                 f"{self.path}: holds {left[0]!r}, which an interrupted conversion of other sources wrote; "
-                "give another folder, or overwrite=True"
+                "give another folder, or overwrite=True (--overwrite)"
             )
         if manifest is not None:
             self._check_complete(manifest)
@@ -82,10 +115,9 @@ class ConversionFolder:
             differing = sorted(k for k in {*wanted, *found} if found.get(k) != wanted.get(k))
             raise FileExistsError(
                 f"{self.path}: holds a conversion with other {', '.join(differing)}; "
-                "give another folder, or overwrite=True"
+                "give another folder, or overwrite=True (--overwrite)"
             )
-        for name, entry in manifest.files.items():
-            check_size(entry, str(self.path / name), verify="size")
+        check_complete_folder(self.path, manifest, verify="size")
 
     def _recreate_records(self, manifest: Manifest) -> None:
         """A complete folder is gone on with like one whose last file was just finished."""
@@ -103,7 +135,7 @@ class ConversionFolder:
         entry = ManifestFile(**record["entry"])
         if file_blake2b(self.path / target) != entry.blake2b:
             raise FileExistsError(
-                f"{self.path / target}: changed since it was converted; remove it, or give overwrite=True"
+                f"{self.path / target}: changed since it was converted; remove it, or give overwrite=True (--overwrite)"
             )
         return entry, FileReport(**record["report"])
 
@@ -115,8 +147,8 @@ class ConversionFolder:
         if record is None or record["key"] != self._key or record["source"] != identity:
             sources = ", ".join(source["name"] for source in identity)
             raise FileExistsError(
-                f"{path}: is there, but was not made from {sources} as it is now with these arguments; remove it, or "
-                "give another folder, or overwrite=True to replace what an earlier conversion wrote"
+                f"{path}: is there, but was not made from {sources} as it is now with these arguments; give another "
+                "folder, or overwrite=True (--overwrite), which removes it if a conversion wrote it, or remove it"
             )
         return record
 

@@ -64,6 +64,7 @@ def other_name(name: str) -> str | None:
 CRITEO_CSV = TextFormat(
     name="Criteo CSV",
     header=True,
+    spare_fields=True,
     fields=(
         TextField(column="label", sources=("label", "Label"), whole_floats=True),
         *(TextField(column=f"I{i}", sources=(f"I{i}", f"int_{i - 1}"), whole_floats=True) for i in range(1, 14)),

@@ -60,12 +60,13 @@ class Reason(IntEnum):
     FEATURE_COUNT = 16
     BOUGHT_UNCLICKED = 17
     SEVERAL_IDS = 18
+    ROUNDED = 19
 
 
-def field_reason(reason: Reason, kind: Kind) -> str:
-    """Why a field of that kind was refused, in words."""
-    if reason == Reason.BAD_LABEL:
-        return "a label is 0 or 1"
+def field_reason(reason: Reason, kind: Kind, *, holds_numbers: bool = False) -> str:
+    """Why a field of that kind was refused, in words; `holds_numbers`: the format takes labels with binary=False."""
+    if reason == Reason.BAD_LABEL or (reason == Reason.OUT_OF_RANGE and kind == Kind.LABEL):
+        return "a label is 0 or 1" + ("; declare it with binary=False to take any number" if holds_numbers else "")
     if reason == Reason.MISSING_ID:
         return "no id, and the schema says missing='raise'"
     if reason == Reason.BAD_HEX:
@@ -85,6 +86,7 @@ _REASONS = {
     Reason.BAD_FEATURE: "not a field, \\x02, an id, \\x03 and a number",
     Reason.FEATURE_COUNT: "another number of features than the list has",
     Reason.BOUGHT_UNCLICKED: "bought without a click, which the dataset says is invalid",
+    Reason.ROUNDED: "an integer that float32 would round; declare the column int64, or write it as a float",
     Reason.SEVERAL_IDS: "several ids of a field that is not declared multi_hot",
 }
 
@@ -123,6 +125,9 @@ class LineLayout:
     @classmethod
     def from_schema(cls, schema: Schema) -> LineLayout:
         """Layout of `schema`; a column that this text format cannot hold raises :class:`SchemaError`."""
+        for label in schema.labels:
+            if not label.binary:
+                raise SchemaError(f"label {label.name!r}: Criteo text holds 0 or 1, not the numbers of binary=False")
         for dense in schema.dense:
             if dense.dtype != "int64":
                 raise SchemaError(f"dense {dense.name!r}: Criteo text holds int64, not {dense.dtype}")
@@ -158,7 +163,7 @@ class LineLayout:
 
     def column_count_hint(self, found: int) -> str:
         if self.num_labels and found == self.num_columns - self.num_labels:
-            return "this looks like a file without label; declare the schema without labels"
+            return "this looks like a file without label; declare the schema without labels (labels=False, --no-labels)"
         if not self.num_labels and found == self.num_columns + 1:
             return "this looks like a file with a label; declare it in the schema"
         return ""

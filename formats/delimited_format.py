@@ -48,7 +48,9 @@ class TextFormat:
 
     With `header` the first line of each file names its columns, in any order; else `columns` does. Columns that the
     schema does not ask for are not looked at. `fields` describes schema columns; one that is not described is found by
-    its own name and written plainly, in the way that its type in the schema says (see `criteo_lines.py`).
+    its own name and written plainly, in the way that its type in the schema says (see `criteo_lines.py`). A field
+    whose column neither the schema nor the file has is an error (a misspelt one would change nothing), unless
+    `spare_fields` says that there may be such, as in the format of a published dataset that has several forms.
     """
 
     name: str
@@ -56,6 +58,7 @@ class TextFormat:
     header: bool = False
     columns: tuple[str, ...] = ()
     fields: tuple[TextField, ...] = field(default=())
+    spare_fields: bool = False
 
     def __post_init__(self) -> None:
         if len(self.separator) != 1 or not self.separator.isascii() or self.separator in "\r\n":
@@ -72,4 +75,7 @@ class TextFormat:
             raise SchemaError(f"sparse {column!r}: {self.name} has one id a field, multi_hot needs a list_separator")
         if found.list_separator and not multi_hot:
             raise SchemaError(f"column {column!r}: {self.name} has lists there; declare it multi_hot")
+        for word, number in (found.words or {}).items():
+            if kind == Kind.LABEL and number not in (0, 1):
+                raise SchemaError(f"label {column!r}: {self.name} takes {word!r} for {number}; say binary=False")
         return found

@@ -48,13 +48,16 @@ class DelimitedLayout:
     @classmethod
     def of(cls, path: str, schema: Schema, text_format: TextFormat, file_columns: tuple[str, ...]) -> DelimitedLayout:
         """Layout of a file with these columns; ColumnMismatchError when one of the schema's is not among them."""
+        if not text_format.spare_fields:
+            _refuse_idle_fields(path, text_format, {*schema.column_names, *file_columns})
         plans = []
         columns: list[Label | Dense | Sparse] = [*schema.labels, *schema.dense, *schema.stored_sparse]
         for column in columns:
             kind = column_kind(column)
             multi_hot = isinstance(column, Sparse) and column.multi_hot
             field = text_format.field_of(column.name, kind, multi_hot=multi_hot)
-            position = _position(path, column.name, field, file_columns, text_format)
+            hint = "; files without it are read with labels=False, --no-labels" if isinstance(column, Label) else ""
+            position = _position(path, column.name, field, file_columns, text_format, hint)
             plans.append(FieldPlan(kind, refused_when_missing(column), position, field))
         return cls(
             names=schema.column_names,
@@ -73,13 +76,22 @@ class DelimitedLayout:
         return ""
 
     def field_reason(self, bad: BadLine) -> str:
-        return field_reason(Reason(bad.reason), self.plans[bad.column].kind)
+        return field_reason(Reason(bad.reason), self.plans[bad.column].kind, holds_numbers=True)
 
     def empty_batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self.arrow_schema)
 
 
-def _position(path: str, column: str, field: TextField, file_columns: tuple[str, ...], text_format: TextFormat) -> int:
+def _refuse_idle_fields(path: str, text_format: TextFormat, known: set[str]) -> None:
+    for field in text_format.fields:
+        if known.isdisjoint((field.column, *field.names)):
+            what = f"is described by a field of {text_format.name}, but neither the schema nor the file has it"
+            raise ColumnMismatchError(path, field.column, what)
+
+
+def _position(
+    path: str, column: str, field: TextField, file_columns: tuple[str, ...], text_format: TextFormat, hint: str
+) -> int:
     for name in field.names:
         if (count := file_columns.count(name)) > 1:
             raise ColumnMismatchError(path, name, f"is there {count} times")
@@ -88,7 +100,6 @@ def _position(path: str, column: str, field: TextField, file_columns: tuple[str,
     where = "the header (line 1) has" if text_format.header else f"{text_format.name} has"
     have = ", ".join(file_columns)
     have = have if len(have) <= _MAX_NAMED else have[:_MAX_NAMED] + " ..."
-    hint = ""
     if len(file_columns) == 1:
         hint = f"; the columns are expected to be separated by {text_format.separator!r}"
     raise ColumnMismatchError(path, " or ".join(field.names), f"is needed for {column!r}, but {where} {have}{hint}")
@@ -201,6 +212,8 @@ def _parse_field(data: U8, begin: I64, end: I64, plan: FieldPlan) -> tuple[np.nd
         number, reasons = parse_decimal(data, begin, end, signed=True)
         values, no_date = field.part(number.view(np.int64))
         reasons[(reasons == 0) & no_date] = Reason.BAD_TIME
+        if kind == Kind.LABEL:
+            reasons[(reasons == 0) & (values > 1)] = Reason.BAD_LABEL
     elif kind == Kind.LABEL:
         values, reasons = parse_words(data, begin, end, {b"0": 0, b"1": 1})
         reasons[reasons != 0] = Reason.BAD_LABEL

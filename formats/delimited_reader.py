@@ -10,6 +10,7 @@ from headrace.formats.bad_records import BadRecords
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.delimited_lines import DelimitedLayout, parse_delimited
 from headrace.formats.errors import BadRecordError, CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, kind_of
 from headrace.formats.file_reader import Paths
 from headrace.formats.line_faults import describe
 from headrace.formats.manifest import Verify
@@ -61,6 +62,7 @@ class DelimitedFiles(TextFiles):
         self._columns_of_file = schema
         self._header_lines = int(text_format.header)
         self._layouts: dict[int, DelimitedLayout] = {}
+        self._headers: dict[int, bytes] = {}
         self._layout_of_all: DelimitedLayout | None = None
         if not text_format.header:
             name = self.files[0] if self.files else str(self._found)
@@ -73,15 +75,17 @@ class DelimitedFiles(TextFiles):
     def _first_row(self, file: int) -> FilePosition:
         if not self.text_format.header:
             return FilePosition(file, 0, 0)
-        header, end = self._read_header(file)
+        line, end = self._read_header(file)
         if not end:
             return FilePosition(file, 0, 0)
+        self._headers[file] = line
+        header = line.decode("utf-8", "backslashreplace")
         names = tuple(name.strip() for name in header.split(self.text_format.separator))
         self._layouts[file] = DelimitedLayout.of(self.files[file], self._columns_of_file, self.text_format, names)
         return FilePosition(file, end, 1)
 
-    def _read_header(self, file: int) -> tuple[str, int]:
-        """The first line of a file, and where the next one begins; ("", 0) for an empty file."""
+    def _read_header(self, file: int) -> tuple[bytes, int]:
+        """The first line of a file, and where the next one begins; (b"", 0) for an empty file."""
         path = self.files[file]
         head = text_blocks(
             path,
@@ -94,15 +98,20 @@ class DelimitedFiles(TextFiles):
         block = next(head, None)
         head.close()  # type: ignore[attr-defined]
         if block is None:
-            return "", 0
+            return b"", 0
         text = bytes(block.data)
         line = text.split(b"\n", 1)[0]
+        if (kind := kind_of(text[:HEAD_BYTES])) or b"\0" in line:
+            raise CorruptShardError(path, 0, 0, f"no text with a header (this is {kind or 'binary data'})")
         if (size := max(len(line), block.oversized_bytes)) > self._max_line_bytes:
             raise CorruptShardError(path, 0, 0, f"no header: the first line has {size} bytes")
         mark = block.num_bytes - len(text)  # a byte order mark is covered, but not part of the line
         assert mark in (0, len(UTF8_BOM))
         end = min(mark + len(line) + 1, block.num_bytes)
-        return line.removesuffix(b"\r").decode("utf-8", "backslashreplace"), end
+        return line.removesuffix(b"\r"), end
+
+    def _header_of(self, file: int) -> bytes | None:
+        return self._headers.get(file)
 
     def _parse(self, block: TextBlock) -> tuple[pa.RecordBatch, BadLines]:
         return parse_delimited(

@@ -43,6 +43,8 @@ class FeatureLayout:
         for label in self.schema.labels:
             if label.name not in self.columns:
                 raise SchemaError(f"label {label.name!r}: the file has {', '.join(self.columns)}")
+            if not label.binary:
+                raise SchemaError(f"label {label.name!r}: these files hold 0 or 1, not the numbers of binary=False")
         for sparse in self.fields:
             if sparse.encoding != "uint64":
                 raise SchemaError(f"sparse {sparse.name!r}: fields are uint64, not {sparse.encoding}")

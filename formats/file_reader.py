@@ -80,6 +80,7 @@ class FileReader(ABC, Generic[BlockT]):
         self.digest = self._files_digest = digest(self.files, self._sizes)
         self.bytes_in = 0
         self._log = BadRecordLog(BadRecords.of(bad_records))
+        self._refuse_own_quarantine()
         self._verify = verify_manifest
         whole = found if self._a_folder_is_its_manifest else ()
         self._entries: list[ManifestFile | None] = [None] * len(self.files)
@@ -92,6 +93,16 @@ class FileReader(ABC, Generic[BlockT]):
         self._ended = self._growing is None
         if self._growing is not None:
             self._look()
+
+    def _refuse_own_quarantine(self) -> None:
+        """ValueError for a quarantine that is one of the files, such as a replayed one: it would grow as it is read."""
+        path = self._log.policy.quarantine_path
+        if path is None:
+            return
+        own = os.path.realpath(path)
+        for file in self.files:
+            if os.path.realpath(file.removeprefix("local://")) == own:
+                raise ValueError(f"quarantine_path={str(path)!r}: is one of the files to be read; give another one")
 
     @property
     def growing(self) -> GrowingFolder | None:
@@ -117,6 +128,11 @@ class FileReader(ABC, Generic[BlockT]):
     @property
     def rows_skipped(self) -> int:
         return self._log.count
+
+    @property
+    def bad_records(self) -> BadRecords:
+        """The policy for bad records."""
+        return self._log.policy
 
     @property
     def may_skip(self) -> bool:
@@ -303,7 +319,8 @@ class FileReader(ABC, Generic[BlockT]):
             return self._describe_at(decoded, at)
 
         self._check(decoded, describe_at)
-        self._log.settle(self.files[position.file], position.line, decoded.lines, decoded.bad.numbers, describe_at)
+        file, header = self.files[position.file], self._header_of(position.file)
+        self._log.settle(file, position.line, decoded.lines, decoded.bad.numbers, describe_at, header)
         self._begun = False
         self.bytes_in += decoded.next_position.byte_offset - position.byte_offset
         return decoded.rows
@@ -315,6 +332,10 @@ class FileReader(ABC, Generic[BlockT]):
     def _check(self, decoded: DecodedBlock, describe_at: Describe) -> None:
         """Raise what the policy says of a block; changes nothing then."""
         self._log.check(decoded.position.line, decoded.bad.numbers, describe_at)
+
+    def _header_of(self, file: int) -> bytes | None:
+        """The line above the rows of a file that names its columns, without its line feed; None where there is none."""
+        return None
 
     @abstractmethod
     def _describe_at(self, decoded: DecodedBlock, at: int) -> tuple[BadRecordError, memoryview | None]:
@@ -370,5 +391,5 @@ def _compare_listing(folder: str, files: tuple[str, ...], manifest: Manifest | N
         raise ManifestError(
             folder,
             f"{len(unknown)} files are not in its manifest, the first is {unknown[0]!r}; "
-            "name the files to read, or give verify_manifest='off'",
+            "name the files to read (a pattern will do); in Python, verify_manifest='off' reads all of them",
         )

@@ -55,7 +55,7 @@ def _expand(path: str) -> list[str]:
             names = [entry.path for entry in entries]
         return _data_files(names, f"no data files in the folder {full}", folders=True)
     if os.path.lexists(path):  # also a name that happens to hold glob characters
-        _check_regular(full)
+        check_regular(full)
         return [full]
     if not glob.has_magic(path):
         raise FileNotFoundError(f"no such file or folder: {full}")
@@ -68,14 +68,15 @@ def _data_files(matches: list[str], nothing: str, *, folders: bool) -> list[str]
     found = [os.path.abspath(m) for m in matches if not (folders and os.path.isdir(m))]
     kept = sorted((f for f in found if not _left_out(f)), key=natural_key)
     for file in kept:
-        _check_regular(file)
+        check_regular(file)
     if not kept:
         skipped = f" ({len(found)} files there are hidden, manifests or quarantine)" if found else ""
         raise FileNotFoundError(nothing + skipped)
     return kept
 
 
-def _check_regular(path: str) -> None:
+def check_regular(path: str) -> None:
+    """A link to nothing is a FileNotFoundError, what is no regular file a ValueError."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:

@@ -2,7 +2,8 @@
 
 States of the output folder: empty -> runs (hidden, each with a record of the rows that it holds) -> arrays and the
 manifest (complete; the runs are gone). A run that was killed is continued by one with the same arguments: runs that are
-recorded stay, and reading goes on behind the last one; a kill during the merge repeats the merge.
+recorded stay, and reading goes on behind the last one; a kill during the merge repeats the merge. What is removed goes
+in an order in which whatever is left is accounted for: arrays, records of runs, runs, their parameters, the manifest.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from headrace.arrow_buffers import null_mask, primitive_values
 from headrace.formats.atomic_file import AtomicFile, is_partial, sync_folder, write_atomic
 from headrace.formats.checks import check_integer
 from headrace.formats.convert import ConversionError, ConvertReport
+from headrace.formats.convert_folder import check_complete_folder, refuse_own_sources
 from headrace.formats.file_reader import FileReader
 from headrace.formats.files import MANIFEST_NAME, PathLike
 from headrace.formats.generate.output_folder import sole_writer
@@ -35,6 +37,7 @@ from headrace.formats.schema import Schema, SchemaError
 
 DEFAULT_RUN_ROWS = 1 << 21
 _WORK = ".runs"
+_PARAMETERS = "parameters.json"
 
 
 def build_history(
@@ -52,12 +55,15 @@ def build_history(
     All columns are sparse ones with one id a row; `key` and `time_column` (int64) have ``missing="raise"``. About 150
     bytes for each of `run_rows` rows are held, and as much for 2 M rows in the merge, besides 16 bytes a user.
 
-    FileExistsError for a folder that holds something else, or the work of other arguments, unless `overwrite`.
+    FileExistsError for a folder that holds something else, or the work of other arguments, unless `overwrite`, which
+    begins anew whatever a sorted log is there. ManifestError for a complete folder where something is gone or changed.
     """
     began = time.monotonic()
     check_integer("run_rows", run_rows, 1, 1 << 30)
     check_integer("threads", threads, 1, 256)
     log = _Log(reader, key, time_column)
+    folder = Path(out)
+    refuse_own_sources(folder, (name for file in range(len(reader.files)) for name in reader.files_of(file)))
     sources = reader.identity()
     parameters = json.loads(
         json.dumps(
@@ -66,12 +72,12 @@ def build_history(
                 "key": key,
                 "time": time_column,
                 "columns": log.columns,
+                "bad_records": reader.bad_records.parameters(),
                 "schema": reader.schema.to_dict(),
                 "sources": sources,
             }
         )
     )
-    folder = Path(out)
     with sole_writer(folder):
         kept = _prepare(folder, parameters, overwrite=overwrite)
         if kept is None:
@@ -151,8 +157,9 @@ class _Runs:
         self.folder = folder
         self.records: list[dict[str, Any]] = []
         folder.mkdir(exist_ok=True)
-        described = folder / "parameters.json"
+        described = folder / _PARAMETERS
         if not described.exists():
+            _remove_work(folder, keep_folder=True)  # runs of nobody knows what
             write_atomic(described, json.dumps(parameters).encode())
         while (record := self._whole(len(self.records), len(parameters["columns"]))) is not None:
             self.records.append(record)
@@ -225,29 +232,45 @@ def _prepare(folder: Path, parameters: dict[str, Any], *, overwrite: bool) -> Ma
     entries = [path.name for path in folder.iterdir()]
     if unknown := sorted(n for n in entries if n not in written and not is_partial(n)):
         raise FileExistsError(f"{folder}: holds {unknown[0]!r}, which is no part of a sorted log; give another folder")
-    described = work / "parameters.json"
+    described = work / _PARAMETERS
     found = manifest.parameters if manifest is not None else None
     if found is None and described.exists():
         found = json.loads(described.read_bytes())
     if found is not None and found != parameters and not overwrite:
         differing = sorted(k for k in {*parameters, *found} if found.get(k) != parameters.get(k))
         raise FileExistsError(
-            f"{folder}: holds the sorted log of other {', '.join(differing)}; give another folder, or overwrite=True"
+            f"{folder}: holds the sorted log of other {', '.join(differing)}; give another folder, "
+            "or overwrite=True (--overwrite)"
         )
-    if found is not None and found != parameters:
-        for name in written & set(entries):
-            shutil.rmtree(folder / name) if name == _WORK else (folder / name).unlink()
-        manifest = None
     for name in filter(is_partial, entries):
         (folder / name).unlink()
-    if manifest is not None and work.exists():  # killed while it cleaned up
-        shutil.rmtree(work)
+    if overwrite:
+        for name in sorted(written & set(entries) - {_WORK, MANIFEST_NAME}):
+            (folder / name).unlink()
+        _remove_work(work)
+        (folder / MANIFEST_NAME).unlink(missing_ok=True)
+        return None
+    if manifest is not None:
+        check_complete_folder(folder, manifest, verify="full")
+        _remove_work(work)  # killed while it cleaned up
     return manifest
+
+
+def _remove_work(work: Path, *, keep_folder: bool = False) -> None:
+    """Remove the runs: their parameters last, so that runs of one log are never taken for those of another."""
+    if not work.exists():
+        return
+    paths = [path for path in work.iterdir() if path.name != _PARAMETERS]
+    for path in sorted(paths, key=lambda path: path.is_dir()):  # records first: a run without one is none
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (work / _PARAMETERS).unlink(missing_ok=True)
+    if not keep_folder:
+        work.rmdir()
 
 
 def _arrays_of(work: Path) -> set[str]:
     """Names of the arrays that an interrupted merge may have left."""
-    described = work / "parameters.json"
+    described = work / _PARAMETERS
     columns = json.loads(described.read_bytes())["columns"] if described.exists() else []
     values = {f"{kind}-{name}.npy" for kind in ("value", "missing") for name in columns}
     return {"keys.npy", "offsets.npy", "times.npy", *values} if described.exists() else set()
@@ -296,7 +319,7 @@ def _merge(folder: Path, runs: _Runs, log: _Log, parameters: dict[str, Any]) -> 
         files=entries, parameters=parameters, results={"rows_in": rows_in, "rows_skipped": rows_skipped}
     )
     write_manifest(folder, manifest)
-    shutil.rmtree(runs.folder)
+    _remove_work(runs.folder)
     return manifest
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.formats.atomic_file import sync_folder
+from headrace.formats.atomic_file import named_errors, sync_folder
 from headrace.formats.text_values import U64, Bool
 
 I64 = npt.NDArray[np.int64]
@@ -69,7 +69,8 @@ def write_run(folder: Path, rows: LogRows) -> None:
     """Write sorted rows into a new folder, an array a file, all on disk before it returns."""
     folder.mkdir()
     for name, array in rows.arrays.items():
-        with open(folder / f"{name}.npy", "xb") as file:
+        path = folder / f"{name}.npy"
+        with named_errors(path), open(path, "xb") as file:
             np.save(file, array)
             file.flush()
             os.fsync(file.fileno())

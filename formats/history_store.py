@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from headrace.formats.checks import check_integer
 from headrace.formats.errors import ManifestError
 from headrace.formats.files import PathLike
 from headrace.formats.history_runs import I64
-from headrace.formats.manifest import Verify, check_size, check_verify, read_manifest
+from headrace.formats.manifest import Verify, check_folder, check_verify, read_manifest
 from headrace.formats.text_values import U64, Bool
 
 TOOL = "headrace convert --history"
@@ -46,19 +47,18 @@ class HistoryStore:
     """A sorted log. Thread-safe; only the users and their offsets (16 bytes a user) are held in memory.
 
     Raises ManifestError for a folder that was not written whole by `headrace convert --history`, or changed since
-    (sizes; with ``verify="full"`` hashes), and for arrays that do not belong together.
+    (sizes; with ``verify="full"`` hashes), and for arrays that do not belong together. `made_from` says in its message
+    what the command is to sort.
     """
 
-    def __init__(self, folder: PathLike, *, verify: Verify = "size") -> None:
+    def __init__(self, folder: PathLike, *, verify: Verify = "size", made_from: str = "LOG --dataset NAME") -> None:
         check_verify(verify)
         self.folder = Path(os.path.abspath(folder))
         manifest = read_manifest(self.folder) if self.folder.is_dir() else None
         if manifest is None or manifest.parameters.get("tool") != TOOL:
-            raise ManifestError(str(self.folder), f"is no sorted log; make one with {TOOL} --out {self.folder}")
-        for name, entry in manifest.files.items():
-            if not (self.folder / name).is_file():
-                raise ManifestError(str(self.folder), f"{name} is missing")
-            check_size(entry, str(self.folder / name), verify=verify)
+            command = f"headrace convert {made_from} --history --out {shlex.quote(str(self.folder))}"
+            raise ManifestError(str(self.folder), f"is no sorted log; make one with {command}")
+        check_folder(self.folder, manifest, verify=verify)
         self._files = manifest.files
         columns = manifest.parameters.get("columns")
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):

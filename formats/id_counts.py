@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.formats.atomic_file import named_errors
 from headrace.formats.bad_lines import I64
 from headrace.formats.checks import check_integer
 from headrace.formats.text_values import U64
@@ -105,7 +106,8 @@ class IdCounters:
         run = largest.take()
         path = Path(self._folder.name) / f"{self._spilled:06d}"
         for part, array in zip(Run._fields, run, strict=True):
-            np.save(f"{path}.{part}.npy", array)
+            with named_errors(f"{path}.{part}.npy"):
+                np.save(f"{path}.{part}.npy", array)
         largest.on_disk.append(path)
         self._spilled += 1
         self._entries -= before

@@ -8,6 +8,7 @@ from typing import Protocol
 from headrace.formats.bad_lines import BadLine
 from headrace.formats.criteo_lines import Reason
 from headrace.formats.errors import BadRecordError
+from headrace.formats.file_kinds import kind_of
 
 _SEPARATORS = {
     "\t": "tabs",
@@ -17,12 +18,6 @@ _SEPARATORS = {
     "|": "bars",
     "^": "carets",
     "\x01": "control-A bytes",
-}
-_BINARY_MARKS = {
-    b"PAR1": 'Parquet: open_dataset("parquet", ...) or --dataset parquet reads it',
-    b"ARROW1": 'Arrow: open_dataset("parquet", ...) or --dataset parquet reads it',
-    b"PK\x03\x04": "a zip archive or .npz arrays: unpack it, or name its dataset (open_dataset, --dataset)",
-    b"\x93NUMPY": "a NumPy array: name its dataset (open_dataset, --dataset)",
 }
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _UTF16_HINT = "this looks like UTF-16; convert it to UTF-8"
@@ -76,13 +71,10 @@ def describe(
 
 def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
     expected = layout.num_columns
-    for mark, name in _BINARY_MARKS.items():
-        if line.startswith(mark):
-            return f"this is {name}"
+    if kind := kind_of(line):
+        return f"this is {kind}"
     if line.startswith(_UTF16_MARKS):
         return _UTF16_HINT
-    if hint := layout.column_count_hint(bad.found):
-        return hint
     if b"\0" in line:
         return "zero bytes: no text file; tar shards are --dataset tar, other forms have names of their own"
     if b"\r" in line.rstrip(b"\r"):
@@ -94,6 +86,8 @@ def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
                 f"the columns look separated by {name} ({separator!r}); this format has {own}: "
                 "open_dataset(NAME, ...) and --dataset NAME read other formats"
             )
+    if hint := layout.column_count_hint(bad.found):
+        return hint
     return f"columns are separated by {_SEPARATORS.get(layout.separator, repr(layout.separator))}, and never quoted"
 
 

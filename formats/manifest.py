@@ -150,6 +150,14 @@ def check_size(
         raise ManifestError(path, f"BLAKE2b is {found}, the manifest says {manifest_file.blake2b}: changed since")
 
 
+def check_folder(folder: Path, manifest: Manifest, *, verify: Verify) -> None:
+    """All files of a folder's manifest are there, and as it says (:func:`check_size`); ManifestError."""
+    for name, entry in manifest.files.items():
+        if not (folder / name).is_file():
+            raise ManifestError(str(folder), f"{name} is missing")
+        check_size(entry, str(folder / name), verify=verify)
+
+
 def check_rows(manifest_file: ManifestFile, path: str, rows: int, *, verify: Verify) -> None:
     """Compare the number of rows read (bad ones counted) with the entry, once the whole file has been read."""
     if verify != "off" and rows != manifest_file.rows:

@@ -124,7 +124,7 @@ class RecordFiles(FileReader[RecordBlockT]):
         bad, column = decoded.bad[at], self._columns[decoded.bad[at].column]
         value = self._value(decoded.block, bad.line - 1 - decoded.block.position.line, bad.column)
         offending = value if isinstance(value, bytes) else str(value).encode("utf-8", "backslashreplace")
-        reason = field_reason(Reason(bad.reason), column_kind(column))
+        reason = field_reason(Reason(bad.reason), column_kind(column), holds_numbers=True)
         return BadRecordError(self.files[decoded.position.file], bad.line, column.name, offending, reason), None
 
     @abstractmethod

@@ -113,12 +113,19 @@ def table_uid(name: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A label column; float32, finite."""
+    """A label column, float32: 0 or 1 in every row, or, with ``binary=False``, any finite number (a regression target).
+
+    It is what files and pipelines may give: what a transform makes of a label has to be finite only. Criteo's
+    tab-separated text and Ali-CCP's skeletons hold 0 or 1 alone, and refuse ``binary=False``.
+    """
 
     name: str
+    binary: bool = True
 
     def __post_init__(self) -> None:
         _check_name("label", self.name)
+        if not isinstance(self.binary, bool):
+            raise SchemaError(f"label {self.name!r}: binary={self.binary!r} is not a bool")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +404,7 @@ class Schema:
 _MAX_LENGTH = 2**31 - 1
 
 _LATER_OPTIONS = frozenset(
-    {"mean", "std", "max_length", "keep", "modulo", "cross", "bucket_of", "boundaries", "bucketing"}
+    {"binary", "mean", "std", "max_length", "keep", "modulo", "cross", "bucket_of", "boundaries", "bucketing"}
 )
 """Options that came after schemas were first stored beside models."""
 

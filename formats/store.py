@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from headrace.formats.files import PathLike, file_sizes, list_files
+from headrace.formats.files import PathLike, check_regular, file_sizes, is_hidden, list_files
 from headrace.formats.manifest import Manifest, file_blake2b, read_manifest
 from headrace.formats.range_file import Access, RangeFile
 
@@ -21,7 +21,10 @@ class Store(Protocol):
     def is_folder(self, path: str) -> bool: ...
 
     def names(self, folder: str) -> dict[str, str]:
-        """The files in a folder, hidden ones among them: name in the folder -> name in the store."""
+        """The files in a folder, hidden ones among them: name in the folder -> name in the store.
+
+        FileNotFoundError for a link to nothing, ValueError for a pipe, a socket or a device.
+        """
 
     def sizes(self, files: Sequence[str]) -> tuple[int, ...]:
         """Bytes of each file, as listed or as they are now."""
@@ -59,8 +62,15 @@ class LocalStore:
         return os.path.isdir(path)
 
     def names(self, folder: str) -> dict[str, str]:
+        names = {}
         with os.scandir(folder) as entries:
-            return {entry.name: os.path.abspath(entry.path) for entry in entries if entry.is_file()}
+            for entry in entries:
+                path = os.path.abspath(entry.path)
+                if entry.is_file():
+                    names[entry.name] = path
+                elif not (entry.is_dir() or is_hidden(entry.name)) and os.path.lexists(path):
+                    check_regular(path)  # what cannot be read is named, never left out
+        return names
 
     def sizes(self, files: Sequence[str]) -> tuple[int, ...]:
         return file_sizes(files)

@@ -15,6 +15,7 @@ _IDS = ("userid", "adgroup_id", "pid", "cate_id", "campaign_id", "customer", "br
 TAOBAO_AD = TextFormat(
     name="Taobao Display Ad",
     header=True,
+    spare_fields=True,
     fields=(
         TextField(column="pid", words=PIDS),
         *(TextField(column=name, missing=("NULL",), whole_floats=True) for name in _IDS if name != "pid"),
@@ -28,6 +29,7 @@ is joined by ``^``. The published files are four, which `taobao_ad_raw.py` joins
 TAOBAO_BEHAVIOR_LOG = TextFormat(
     name="Taobao Display Ad, behavior_log",
     header=True,
+    spare_fields=True,
     fields=(
         TextField(column="btag", words={"pv": 0, "cart": 1, "fav": 2, "buy": 3}),
         *(TextField(column=name, missing=("NULL",)) for name in ("cate", "brand")),

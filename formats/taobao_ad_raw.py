@@ -14,6 +14,7 @@ About 5 % of the users have no profile: their samples stay, with missing values,
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,7 @@ _HISTORY_TABLES = {"history_btag": "btag", "history_cate": "cate_id", "history_b
 RAW_SAMPLE = TextFormat(
     name="Taobao Display Ad, raw_sample",
     header=True,
+    spare_fields=True,
     fields=(
         TextField(column="userid", sources=("user", "userid")),
         TextField(column="pid", words=PIDS),
@@ -42,11 +44,13 @@ RAW_SAMPLE = TextFormat(
 AD_FEATURE = TextFormat(
     name="Taobao Display Ad, ad_feature",
     header=True,
+    spare_fields=True,
     fields=tuple(TextField(column=name, missing=("NULL",), whole_floats=True) for name in AD_COLUMNS),
 )
 USER_PROFILE = TextFormat(
     name="Taobao Display Ad, user_profile",
     header=True,
+    spare_fields=True,
     fields=tuple(TextField(column=name, missing=("NULL",), whole_floats=True) for name in PROFILE),
 )
 
@@ -117,9 +121,15 @@ def taobao_ad_raw(
     ]
     histories = []
     if any(s.name in HISTORY_COLUMNS for s in schema.sparse):
-        store = history if isinstance(history, HistoryStore) else HistoryStore(history or f"{folder}/behavior_log")
+        store = history if isinstance(history, HistoryStore) else _history(folder, history)
         histories.append(HistoryJoin("behavior_log", store, "userid", "time_stamp", HISTORY_COLUMNS))
     return JoinedFiles(sample, schema, RAW_SAMPLE, joins=joins, histories=histories, bad_records=bad_records, **options)
+
+
+def _history(folder: str, history: PathLike | None) -> HistoryStore:
+    """The sorted log: as given, or beside the samples."""
+    log = shlex.quote(_found(folder, "behavior_log.csv") or os.path.join(folder, "behavior_log.csv"))
+    return HistoryStore(history or f"{folder}/behavior_log", made_from=f"{log} --dataset taobao-behavior-log")
 
 
 def _key(name: str) -> Sparse:
@@ -135,9 +145,13 @@ def _first(paths: PathLike | Iterable[PathLike]) -> str:
     return _beside(path, "raw_sample.csv") if os.path.isdir(path) else path
 
 
+def _found(folder: str, name: str) -> str | None:
+    paths = (os.path.join(folder, name + suffix) for suffix in ("", ".gz", ".zst"))
+    return next(filter(os.path.exists, paths), None)
+
+
 def _beside(folder: str, name: str) -> str:
     """The file, plain or compressed."""
-    for suffix in ("", ".gz", ".zst"):
-        if os.path.exists(path := os.path.join(folder, name + suffix)):
-            return path
+    if path := _found(folder, name):
+        return path
     raise FileNotFoundError(f"no {name} (or .gz, .zst) in {folder}; name it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -51,12 +52,17 @@ def taobao_history(
     in it.
     """
     if not isinstance(history, HistoryStore):
-        history = HistoryStore(_beside(paths) if history is None else history)
+        paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
+        log = shlex.join(os.fspath(path) for path in _listed(paths))
+        folder = _beside(_listed(paths)[0]) if history is None else history
+        history = HistoryStore(folder, made_from=f"{log} --dataset taobao-userbehavior")
     join = HistoryJoin("history", history, "user", "timestamp", HISTORY_COLUMNS)
     return JoinedFiles(paths, schema, TAOBAO_USER_BEHAVIOR, histories=(join,), **options)
 
 
-def _beside(paths: PathLike | Iterable[PathLike]) -> str:
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    first = os.fspath(given[0])
-    return os.path.join(first if os.path.isdir(first) else os.path.dirname(first), "history")
+def _listed(paths: PathLike | Iterable[PathLike]) -> list[PathLike]:
+    return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+
+
+def _beside(path: PathLike) -> str:
+    return os.path.join(path if os.path.isdir(path) else os.path.dirname(path), "history")

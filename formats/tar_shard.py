@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from webdataset.tariterators import tar_file_iterator
 
-from headrace.formats.arrow_batches import chosen, reading, with_names
+from headrace.formats.arrow_batches import chosen, reading, stream_end_fault, with_names
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
+from headrace.formats.file_kinds import HEAD_BYTES, is_tar, with_kind
 from headrace.formats.store import Store
 from headrace.formats.tar_walk import BLOCK_BYTES, TarWalk
 from headrace.formats.text_blocks import ByteSource, open_bytes
@@ -34,6 +35,7 @@ class _WatchedBytes(io.RawIOBase):
     def __init__(self, source: ByteSource, walk: TarWalk) -> None:
         super().__init__()
         self.error: Exception | None = None
+        self.head = b""
         self._source = source
         self._walk = walk
 
@@ -44,6 +46,7 @@ class _WatchedBytes(io.RawIOBase):
             before, read = self._walk.bytes, 0
             try:
                 read = self._source.readinto(view[done:]) or 0
+                self.head += bytes(view[done : done + read][: HEAD_BYTES - len(self.head)])
                 self._walk.feed(view[done : done + read])
             except Exception as error:
                 self.error = error
@@ -90,7 +93,7 @@ class TarShard:
 
     def batches(self, columns: Sequence[str], first_row: int, max_rows: int) -> Iterator[pa.RecordBatch]:
         for name, data in self._members:
-            schema, batches = self._reading(partial(_batches, data))
+            schema, batches, end_fault = self._reading(partial(_batches, data))
             if not schema.equals(self.schema):
                 reason = f"member {name} has the columns {_described(schema)}, the first {_described(self.schema)}"
                 raise ColumnMismatchError(self._path, name, reason)
@@ -101,6 +104,8 @@ class TarShard:
                 self._row += batch.num_rows
                 for at in range(skip, batch.num_rows, max_rows):
                     yield kept.slice(at, max_rows)
+            if fault := self._reading(end_fault):
+                raise CorruptShardError(self._path, self._walk.bytes, self._row, f"member {name}: {fault}")
 
     def _named_members(self) -> Iterator[tuple[str, bytes]]:
         watched, names = _WatchedBytes(self._source, self._walk), set[str]()
@@ -126,10 +131,12 @@ class TarShard:
         except Exception as raised:
             error = watched.error or raised
             if isinstance(error, CorruptShardError):
-                raise CorruptShardError(self._path, error.byte_offset, self._row, error.reason) from error
+                reason = error.reason if is_tar(watched.head) else with_kind(error.reason, watched.head)
+                raise CorruptShardError(self._path, error.byte_offset, self._row, reason) from error
             if error is watched.error:
                 raise error from None
             reason = f"cut, no tar archive, or damaged ({str(raised).partition(' @ ')[0]})"
+            reason = reason if is_tar(watched.head) else with_kind(reason, watched.head)
             raise CorruptShardError(self._path, self._walk.bytes, self._row, reason) from raised
 
     def _reading(self, read: Callable[[], _T]) -> _T:
@@ -139,17 +146,19 @@ class TarShard:
         self._source.close()
 
 
-def _batches(data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and record batches of a member: an IPC file or stream, which its first bytes tell.
+def _batches(data: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Callable[[], str]]:
+    """Schema and record batches of a member, and what is wrong with its end once they are read: an IPC file or stream,
+    which its first bytes tell.
 
     UnicodeDecodeError for a schema whose names are no text, before anyone asks for them.
     """
     buffer = pa.py_buffer(data)
     if data.startswith(b"ARROW1"):
         file = pa.ipc.open_file(buffer)
-        return with_names(file.schema), (file.get_batch(i) for i in range(file.num_record_batches))
-    stream = pa.ipc.open_stream(buffer)
-    return with_names(stream.schema), iter(stream)
+        return with_names(file.schema), (file.get_batch(i) for i in range(file.num_record_batches)), str
+    source = pa.BufferReader(buffer)
+    stream = pa.ipc.open_stream(source)
+    return with_names(stream.schema), iter(stream), partial(stream_end_fault, source, end_required=False)
 
 
 def _check_name(path: str, name: str, before: set[str]) -> None:

@@ -3,7 +3,7 @@
 A tag is ``HOST-PID-PROCESS-NUMBER``; HOST, PROCESS and NUMBER are 8 hex digits each. HOST stands for the host's name
 and the namespace of process ids: containers may share a name, and see each other's processes as gone. PROCESS tells
 apart two processes that were given the same id one after the other. What a writer left may be removed if it ran on this
-HOST and is gone; what is of others is left alone, whatever its age.
+HOST and is gone, or defunct; what is of others is left alone, whatever its age.
 """
 
 from __future__ import annotations
@@ -42,7 +42,18 @@ def is_abandoned(tag: str) -> bool:
         return True
     except PermissionError:
         pass
-    return False
+    return _is_defunct(pid)
+
+
+def _is_defunct(pid: int) -> bool:
+    """Whether the process has ended and only waits for its parent to ask how; False where that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]  # the name before it may hold anything
+        # The first thread may be gone while others work on.
+        return state in (b"Z", b"X") and len(os.listdir(f"/proc/{pid}/task")) <= 1
+    except (OSError, IndexError):
+        return False
 
 
 def _host() -> str:

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.indexer.columns import CheckedColumn
 from headrace.indexer.core import GroupArrays, RowArrays
 from headrace.indexer.indexed import U32, U64, IndexTable
+from headrace.indexer.packed_columns import Checked
 
 class NativeDedup:
     """Unique rows of batches, without an index."""
 
     def __init__(self, tables: Sequence[IndexTable], num_groups: int, num_threads: int, multiplier: int) -> None: ...
-    def deduplicate(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def deduplicate(self, columns: Checked) -> list[GroupArrays]:
         """Arrays of each group, owned by the caller."""
     def close(self) -> None:
         """Joins the threads; later calls raise RuntimeError."""
@@ -32,11 +32,11 @@ class NativeIndex:
         multiplier: int,
         half_life: float,
     ) -> None: ...
-    def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]:
+    def index(self, columns: Checked) -> tuple[list[GroupArrays], int]:
         """Arrays of each group, owned by the caller, and the batch's ticket."""
-    def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def lookup(self, columns: Checked) -> list[GroupArrays]:
         """As `index`, finding committed rows only and inserting nothing."""
-    def remove(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def remove(self, columns: Checked) -> list[GroupArrays]:
         """As `lookup`, and the rows found are gone. RuntimeError while tickets are open."""
     def commit(self, ticket: int, used: Sequence[U64]) -> None:
         """`used`: locations of the rows that one batch used, counted if there are any arrays."""

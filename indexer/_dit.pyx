@@ -173,6 +173,25 @@ cdef void _add_column(Batch* batch, column) except *:
         batch.add_column(table, False, ids, missing, size)
 
 
+cdef void _add_packed(Batch* batch, packed) except *:
+    """`packed`: a CheckedPacked, which stays as it is until the batch is done."""
+    cdef const int64_t[::1] tables = packed.tables
+    cdef const int64_t[:, ::1] counts = packed.counts, missing_at = packed.missing_at
+    cdef const uint64_t[::1] ids
+    cdef const uint8_t[::1] flags
+    cdef const uint8_t* missing
+    cdef Py_ssize_t sender, t
+    cdef size_t at, size
+    for sender in range(counts.shape[0]):
+        ids, flags, at = packed.ids[sender], packed.flags[sender], 0
+        for t in range(counts.shape[1]):
+            size = counts[sender, t]
+            missing = &flags[at] if missing_at[sender, t] >= 0 else NULL
+            if size or sender == 0:
+                batch.add_column(tables[t], True, &ids[at] if size else NULL, missing, size)
+            at += size
+
+
 cdef class ResultBlock(OfProcess):
     """Memory of one batch's arrays, which goes back to its pool when the last of them is gone."""
 
@@ -217,8 +236,11 @@ cdef list _deduplicate(Engine* engine, Batch* batch, shared_ptr[BlockPool] pool,
     cdef size_t g, j, size, num_groups = engine.num_groups()
     cdef GroupOut* group
     cdef ResultBlock queries, rows
-    for column in columns:
-        _add_column(batch, column)
+    if isinstance(columns, list):
+        for column in columns:
+            _add_column(batch, column)
+    else:
+        _add_packed(batch, columns)
     size = 0
     for g in range(num_groups):
         size += _lines(batch.group(g).nnz * sizeof(uint32_t))

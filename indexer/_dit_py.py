@@ -16,6 +16,7 @@ from headrace.indexer.core import GroupArrays, IndexCore, RowArrays
 from headrace.indexer.dit import DIT
 from headrace.indexer.hashing import mix64, route_bucket, shard_of
 from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, U32, U64, IndexTable, pack_location, unpack_location
+from headrace.indexer.packed_columns import Checked, CheckedPacked
 
 Key = tuple[int, bool, int]
 """Table ordinal, missing flag, id (0 where missing)."""
@@ -129,9 +130,10 @@ class PyIndex:
         self.shards = [PyShard() for _ in range(num_shards)]
         self.locations: dict[Key, int] = {}
         self.pending: dict[int, list[Key]] = {}
+        self.fresh: list[Key] = []  # since the last commit
         self.next_ticket, self.last_committed, self.closed = 0, -1, False
 
-    def index(self, columns: Sequence[CheckedColumn]) -> tuple[list[GroupArrays], int]:
+    def index(self, columns: Checked) -> tuple[list[GroupArrays], int]:
         self._check_open()
         groups = deduplicate_py(columns, self.tables)
         brought: list[Key] = []
@@ -143,6 +145,7 @@ class PyIndex:
                     k, offset = self.shards[shard].take(self.tables[key[0]].group)
                     self.locations[key] = pack_location(k * self.num_shards + shard, offset, rank=self.rank)
                     brought.append(key)
+                    self.fresh.append(key)
                     is_new[row] = True
                 locations[row] = self.locations[key]
         ticket = self.next_ticket
@@ -150,7 +153,7 @@ class PyIndex:
         self.pending[ticket] = brought
         return groups, ticket
 
-    def lookup(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def lookup(self, columns: Checked) -> list[GroupArrays]:
         self._check_open()
         groups = deduplicate_py(columns, self.tables)
         provisional = self._provisional()
@@ -159,7 +162,7 @@ class PyIndex:
                 locations[row] = ABSENT if key in provisional else self.locations.get(key, ABSENT)
         return groups
 
-    def remove(self, columns: Sequence[CheckedColumn]) -> list[GroupArrays]:
+    def remove(self, columns: Checked) -> list[GroupArrays]:
         self._check_open()
         if self.pending:
             raise RuntimeError(f"{len(self.pending)} tickets are open")
@@ -178,11 +181,13 @@ class PyIndex:
         self._check_ticket(ticket, False)
         for locations in used:
             self._check_locations(locations)
+        for key in self.fresh:
+            self.counts.stored.pop(self.locations.get(key, -1), None)  # of what was there before
+        self.fresh = []
         for done in [t for t in self.pending if t <= ticket]:
             for key in self.pending.pop(done):
                 shard, k, offset = self._place(self.locations[key])
                 self.shards[shard].commit(k, offset)
-                self.counts.stored.pop(self.locations[key], None)  # of what was there before
         if used:
             self.counts.add(used)
         self.last_committed = ticket
@@ -354,8 +359,10 @@ class PyIndex:
         return shard_of(hashes, self.num_shards)
 
 
-def deduplicate_py(columns: Sequence[CheckedColumn], tables: Sequence[IndexTable]) -> list[GroupArrays]:
+def deduplicate_py(columns: Checked, tables: Sequence[IndexTable]) -> list[GroupArrays]:
     """Twin of the native deduplication: unique rows by table, in order of first appearance."""
+    if isinstance(columns, CheckedPacked):
+        columns = columns.columns()
     return [
         _deduplicate_group([c for c in columns if tables[c.table].group == group])
         for group in range(count_groups(tables))

@@ -160,9 +160,9 @@ def _baselines(
     def locked_maps(stack: ExitStack) -> dict[str, Contender]:
         filled = stack.enter_context(closing(FilledMaps(tables, residents)))
         return {
-            f"locked_once_{what}_{n}": LockedMapsContender(filled, each=each, num_threads=n)
+            f"{name}_{n}": LockedMapsContender(filled, each=each, num_threads=n)
             for n in sorted({1, *threads})
-            for what, each in (("a_shard", False), ("an_id", True))
+            for name, each in (("sharded_map", False), ("lock_per_id", True))
         }
 
     def peer(name: str, stack: ExitStack) -> dict[str, Contender]:
@@ -195,23 +195,23 @@ def _rates(seconds: Seconds, samples: int, ids_per_sample: float, threads: Seque
         """How many times as fast, by rounds."""
         return median(b / a for a, b in zip(seconds[fast], seconds[slow], strict=True))
 
-    locked = [n for n in sorted({1, *threads}) if f"locked_once_a_shard_{n}" in rates]
+    locked = [n for n in sorted({1, *threads}) if f"sharded_map_{n}" in rates]
     return {
         "samples_per_s": {str(n): rates[f"index_{n}"].median for n in threads},
         "ids_per_s": {str(n): rates[f"index_{n}"].median * ids_per_sample for n in threads},
         **{f"scaling_{n}_over_{threads[0]}": ratio(f"index_{n}", first) for n in threads[1:]},
         "limit_samples_per_s": rates["limit"].median,
         "ratio_to_limit": ratio(first, "limit"),
-        "baseline_sharded_map": rates["locked_once_a_shard_1"].median if locked else None,
-        "baseline_lock_per_id": rates["locked_once_an_id_1"].median if locked else None,
+        "baseline_sharded_map": rates["sharded_map_1"].median if locked else None,
+        "baseline_lock_per_id": rates["lock_per_id_1"].median if locked else None,
         "baselines_by_threads": {
             str(n): {
-                "sharded_map": rates[f"locked_once_a_shard_{n}"].median,
-                "lock_per_id": rates[f"locked_once_an_id_{n}"].median,
+                "sharded_map": rates[f"sharded_map_{n}"].median,
+                "lock_per_id": rates[f"lock_per_id_{n}"].median,
             }
             for n in locked
         },
-        "ratio_to_sharded_map": {str(n): ratio(f"index_{n}", f"locked_once_a_shard_{n}") for n in threads if locked},
+        "ratio_to_sharded_map": {str(n): ratio(f"index_{n}", f"sharded_map_{n}") for n in threads if locked},
         "peers": {name: rates[name].median for name in PEERS if name in rates},
         "spread": {name: [r.minimum, r.maximum] for name, r in rates.items()},
         "rounds": len(seconds[first]),

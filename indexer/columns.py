@@ -34,7 +34,10 @@ class CheckedColumn(NamedTuple):
 
 
 def check_tables(tables: Sequence[IndexTable]) -> tuple[IndexTable, ...]:
-    """The tables, as plain integers. ValueError for two that share a uid, or a number out of its range."""
+    """The tables, as plain integers. ValueError for two that share a uid, or a number out of its range.
+
+    None at all are legal, for batches that have no columns: a schema may have dense features alone.
+    """
     if not isinstance(tables, Sequence):
         raise TypeError(f"tables are a {type(tables).__name__}; {_TABLES}")
     if len(tables) > MAX_TABLES:
@@ -100,18 +103,36 @@ def _is_plain(column: IdColumn, num_tables: int) -> bool:
 
 
 def _check_shape(position: int, column: IdColumn, num_tables: int) -> None:
+    if num_tables == 0:
+        raise ValueError(f"column {position} is of table {column.table}, and there are no tables; {_TABLES}")
     check_integer(f"table of column {position}", column.table, 0, num_tables - 1)
     values, missing = column.values, column.missing
     if problem := _not_integers(values):
         raise TypeError(f"ids of column {position} (table {column.table}) are {problem}")
     if isinstance(values, np.ndarray) and values.ndim != 1:
-        raise ValueError(f"ids of column {position} have shape {values.shape}; they must be one-dimensional")
+        raise ValueError(
+            f"ids of column {position} have shape {values.shape}; they must be one-dimensional: give .reshape(-1)"
+        )
     if missing is None:
         return
+    mask = f"the mask `missing` of column {position} (table {column.table})"
     if not isinstance(missing, np.ndarray) or missing.dtype != np.bool_:
-        raise TypeError(f"mask of missing values of column {position} must be a bool array")
+        what = f"of {missing.dtype}" if isinstance(missing, np.ndarray) else f"a {type(missing).__name__}"
+        raise TypeError(f"{mask} is {what}; it must be a NumPy array of bool: give {_bool_array(missing)}")
     if missing.shape != (len(values),):
-        raise ValueError(f"column {position} has ids of shape {(len(values),)} and a mask of shape {missing.shape}")
+        raise ValueError(
+            f"{mask} has shape {missing.shape}, and there are {len(values)} ids; give one flag an id, True where it is "
+            "missing"
+        )
+
+
+def _bool_array(missing: object) -> str:
+    """How a mask of another type becomes one."""
+    if isinstance(missing, np.ndarray):
+        return "(mask != 0), where what is not 0 means missing"
+    if isinstance(missing, (pa.Array, pa.ChunkedArray)):
+        return ".to_numpy(zero_copy_only=False) of it"
+    return "np.array(mask, bool), True where a value is missing"
 
 
 _FLOATS = "a float holds no integer above 2^53 exactly: read the column as integers, with nulls or a mask of missing"
@@ -130,6 +151,8 @@ def _not_integers(values: object) -> str:
     if isinstance(values, np.ndarray):
         if values.dtype.kind in "ui":
             return ""
+        if values.size == 0 and values.dtype == np.float64:  # np.array([]), which says nothing of what it holds
+            return "float64, as np.array([]) is; they must be integers: np.array([], np.uint64) has none"
         return f"{values.dtype}; they must be integers: {_REMEDIES.get(values.dtype.kind, _TEXT)}"
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         how = "np.array(ids, np.uint64), tensor.numpy() or pa.array(series) makes one"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NoReturn
 
 from headrace.indexer._dit import NativeDedup
 from headrace.indexer.checks import check_integer
-from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
+from headrace.indexer.columns import MAX_THREADS, check_tables, count_groups
 from headrace.indexer.hashing import private_multiplier
 from headrace.indexer.indexed import IdColumn, IndexedGroup, IndexedIds, IndexTable
+from headrace.indexer.packed_columns import PackedColumns, checked
 
 
 class Deduplicator:
@@ -25,12 +27,15 @@ class Deduplicator:
         threads = check_integer("num_threads", num_threads, 1, MAX_THREADS)
         self._core = NativeDedup(self._tables, count_groups(self._tables), threads, private_multiplier(multiplier))
 
-    def deduplicate(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def deduplicate(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """TypeError, ValueError: see :func:`~headrace.indexer.columns.check_columns`."""
         if os.getpid() != self._pid:
             raise RuntimeError("this deduplicator was made in the parent process; make one in the child")
-        groups = self._core.deduplicate(check_columns(columns, self._tables))
+        groups = self._core.deduplicate(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a deduplicator cannot be pickled or copied, since it has threads: make one in each process")
 
     def close(self) -> None:
         """Wait for the calls in flight and join the threads. Again: nothing."""

@@ -32,7 +32,7 @@ class Dit {
         std::uint32_t owner_rank, std::uint64_t multiplier, double half_life)
         : engine_(std::move(tables), num_groups, num_shards, num_threads, multiplier),
           rank_bits_(static_cast<std::uint64_t>(owner_rank) << kPlaceBits),
-          counts_(half_life),
+          counts_(half_life, num_shards),
           shards_(num_shards, num_groups, arena_),
           reader_(engine_, shards_, rank_bits_),
           restored_(num_shards, num_groups, arena_, engine_),
@@ -109,15 +109,17 @@ class Dit {
     // Of the batches that `used` rows at these locations, one is counted a call, if any. ValueError for locations in
     // chunks that are not of this index; then, and on bad_alloc, nothing has changed.
     //
-    // A location of no row, in a chunk that is there, cannot be told from one of a row without a look at each place,
-    // and is counted; so a row's count begins at 0 when the row becomes permanent, before the batch that brought it is
-    // counted. That costs a new row a store beside the last one's, and known rows nothing.
+    // The rows may be of later tickets: who has their locations has seen index() return, so that they are in the
+    // journal. A location of no row, in a chunk that is there, cannot be told from one of a row without a look at each
+    // place, and is counted; so the count of a new row begins at 0 with the first commit() after it came, before
+    // anything is counted. That costs a new row a store, beside the last one's, and known rows nothing.
     void commit(std::int64_t ticket, const std::vector<const std::uint64_t*>& used,
                 const std::vector<std::size_t>& sizes) {
         const auto open = engine_.enter();
         const std::lock_guard<std::mutex> cut(cut_mutex_);
         check_ticket(ticket, false);
-        const std::uint64_t num_chunks = used.empty() ? 0 : check_locations(used, sizes);
+        std::vector<std::size_t> num_chunks;
+        if (!used.empty()) num_chunks = check_locations(used, sizes);
         counts_.make_room(num_chunks);
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = shards_.lock(s);
@@ -422,9 +424,9 @@ class Dit {
     }
 
     // Chunks in use of this owner; the offset of any location is legal.
-    // Returns how many chunk numbers there are.
-    std::uint64_t check_locations(const std::vector<const std::uint64_t*>& locations,
-                                  const std::vector<std::size_t>& sizes) {
+    // Returns how many chunks each shard has.
+    std::vector<std::size_t> check_locations(const std::vector<const std::uint64_t*>& locations,
+                                             const std::vector<std::size_t>& sizes) {
         std::vector<std::size_t> num_chunks;
         for (std::size_t s = 0; s < shards_.size(); ++s) {
             const auto lock = shards_.lock(s);
@@ -444,7 +446,7 @@ class Dit {
                                             " is of no row of this index");
             }
         }
-        return *std::max_element(num_chunks.begin(), num_chunks.end()) * shards_.size();
+        return num_chunks;
     }
 
     // The first position in [begin, end) of a location that is of no chunk, or `end`.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from headrace.indexer import snapshot as snapshots
 from headrace.indexer import snapshot_file
 from headrace.indexer._dit import NativeIndex
 from headrace.indexer.checks import check_integer, check_locations, check_number
-from headrace.indexer.columns import MAX_THREADS, check_columns, check_tables, count_groups
+from headrace.indexer.columns import MAX_THREADS, check_tables, count_groups
 from headrace.indexer.core import IndexCore
 from headrace.indexer.dit_stats import DitStats
 from headrace.indexer.hashing import MAX_SHARDS, ROUTE_BUCKETS, private_multiplier, route_bucket
 from headrace.indexer.indexed import U64, IdColumn, IndexedGroup, IndexedIds, IndexRows, IndexTable
+from headrace.indexer.packed_columns import PackedColumns, checked
 from headrace.indexer.writer import WriterClaim
 
 
@@ -100,26 +102,26 @@ class DIT:
     def owner_rank(self) -> int:
         return self._owner_rank
 
-    def index(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def index(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """Deduplicate a batch and give every unique key a location; keys not known yet get the next places.
 
         The new rows are provisional until the returned ticket is committed. TypeError, ValueError: see
         :func:`~headrace.indexer.columns.check_columns`. MemoryError, or OverflowError when all chunk numbers are in
         use: then the batch has left no trace.
         """
-        groups, ticket = self._open().index(check_columns(columns, self._tables))
+        groups, ticket = self._open().index(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), ticket)
 
-    def lookup(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def lookup(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """As `index`, but read-only: nothing is inserted or counted, `ticket` is None.
 
         Keys without a committed row get ABSENT, provisional ones among them: after an undo their place may be another
         key's. Beside a running `commit` each shard is seen before or after it.
         """
-        groups = self._open().lookup(check_columns(columns, self._tables))
+        groups = self._open().lookup(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
 
-    def remove(self, columns: Sequence[IdColumn]) -> IndexedIds:
+    def remove(self, columns: Sequence[IdColumn] | PackedColumns) -> IndexedIds:
         """Take rows out of the index. As `lookup`: locations are those that the rows had, ABSENT where there was none.
 
         Their places go to the next new rows of the same group and shard, lowest place first; what was stored there (a
@@ -127,15 +129,16 @@ class DIT:
         their batches may use the rows. On MemoryError some of the rows are gone. Waits for running snapshots, and for
         those that begin meanwhile: threads that take them without a gap between them hold it off for as long.
         """
-        groups = self._open().remove(check_columns(columns, self._tables))
+        groups = self._open().remove(checked(columns, self._tables))
         return IndexedIds(tuple(IndexedGroup(*arrays) for arrays in groups), None)
 
     def commit(self, ticket: int, used: IndexedIds | None = None) -> None:
         """Make the rows of `ticket` and of all earlier tickets permanent. ValueError unless `ticket` is open.
 
-        `used`: a batch that has been delivered; each of its rows counts as used once more. ValueError for locations in
-        chunks that this index has not, or of another owner. Then nothing has changed, and nothing is counted: the same
-        call again counts once.
+        `used`: a batch that has been delivered, of this ticket or of any other; each of its rows counts as used once
+        more. What is counted for rows of later tickets is theirs when they are committed, and gone when they are
+        undone. ValueError for locations in chunks that this index has not, or of another owner: then nothing has
+        changed, and nothing is counted; the same call again counts once.
 
         Commit in the order of the tickets: a ticket that a later one took along is refused, and its uses cannot be
         counted any more. Threads that index side by side hand their batches to one that commits.
@@ -156,8 +159,10 @@ class DIT:
         `half_life`. 0 where a row was never used and for ABSENT; exact up to 2^24. ValueError for locations in chunks
         that this index has not, or of another owner.
 
-        Counts are kept by place, and a row's begins with its commit: whatever was counted there before, for a location
-        that was of no row, or of another one, is not its own."""
+        Counts are kept by place. A row's begins at 0 with the first commit after it was indexed: whatever was counted
+        there before, for a location that was of no row, or of another one, is not its own. So a location of no row, in
+        a chunk that this index has, is not refused (one of another index may be that of a row here), and what is
+        counted for it is nobody's."""
         return self._open().uses(check_locations("locations", locations))
 
     def rows_of_buckets(self, first: int = 0, last: int = ROUTE_BUCKETS) -> IndexRows:
@@ -252,13 +257,14 @@ class DIT:
 
         `index`, `lookup`, `commit` and `undo_after` go on meanwhile; the file holds what was committed when it began.
         """
+        file = _path_of_file(path)
         with closing(self._open().open_cut()) as cut:
-            snapshot_file.write(cut, self._identity(), Path(path))
+            snapshot_file.write(cut, self._identity(), file)
 
     def read_snapshot(self, path: str | os.PathLike[str]) -> None:
         """`restore` from a file of `write_snapshot`; errors name the file."""
         with self._sole_restore() as core:
-            snapshot_file.restore_file(Path(path), self._identity(), core)
+            snapshot_file.restore_file(_path_of_file(path), self._identity(), core)
 
     @contextmanager
     def _sole_restore(self) -> Iterator[IndexCore]:
@@ -292,6 +298,23 @@ class DIT:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        parts = [f"{len(self._tables)} tables"]
+        if os.getpid() != self._pid:
+            parts.append("of the parent process")
+        elif self._closed:
+            parts.append("closed")
+        else:
+            with suppress(RuntimeError):  # closed meanwhile
+                parts.append(f"{self._core.committed_rows():,} rows")
+        return f"DIT({', '.join(parts)}, num_shards={self._num_shards}, num_threads={self._num_threads})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an index cannot be pickled or copied, since it has threads and locks: write_snapshot() here and "
+            "read_snapshot() into an index there carry its rows; threads of one process share it as it is"
+        )
+
     def _open(self) -> IndexCore:
         if os.getpid() != self._pid:
             raise RuntimeError(
@@ -299,3 +322,9 @@ class DIT:
                 "or make an index in the child"
             )
         return self._core
+
+
+def _path_of_file(path: str | os.PathLike[str]) -> Path:
+    if os.fspath(path) == "":
+        raise ValueError("the path of the snapshot is empty; name a file")
+    return Path(path)

@@ -14,7 +14,7 @@ class DitStats:
     `free_places`          left by removed rows, for new ones
     `capacity`, `load`     entries allocated, and the share of them in use
     `nbytes`               bytes of entries, journals and chunk lists
-    `counts_nbytes`        bytes of the counts of uses
+    `counts_nbytes`        bytes of the counts of uses, as addresses: pages never counted in take no memory
     `scratch_nbytes`       bytes of reusable batch scratch
     `mean_probe_length`    1.0 is best; 0.0 before the first key
     `max_probe_length`     of any one key so far

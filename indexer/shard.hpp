@@ -54,13 +54,11 @@ class Shard {
         return at;
     }
 
-    // `on_row(place)` for each row that becomes permanent.
-    template <class OnRow>
-    void commit(std::int64_t ticket, OnRow&& on_row) {
-        journal_.commit(ticket, [&](const Entry& row) {
-            chunks_.commit(row.place());
-            on_row(row.place());
-        });
+    // `on_fresh(place)` for each row that came since the last call, whatever its ticket.
+    template <class OnFresh>
+    void commit(std::int64_t ticket, OnFresh&& on_fresh) {
+        journal_.each_fresh([&](const Entry& row) { on_fresh(row.place()); });
+        journal_.commit(ticket, [&](const Entry& row) { chunks_.commit(row.place()); });
     }
 
     void undo_after(std::int64_t ticket) {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,9 @@ KEY = b"headrace.index"
 DIGESTS_KEY = b"headrace.digests"
 DIGEST_KEY = b"headrace.digest"
 NOT_A_SNAPSHOT = "not a snapshot of an index: the schema's metadata has no 'headrace.index'"
+
+MOST_COUNTED = 1 << 40
+"""Batches: a century of 300 a second. Far below 2^53, beyond which a float counts no single one any more."""
 
 _ROW_BYTES = 19
 _HOLES_BYTES = 4096
@@ -149,6 +152,8 @@ def restore_shards(shards: Iterator[Shard], header: Header, core: IndexCore) -> 
             uids, missing, ids, locations, uses = (_column(shard.batch, field) for field in _SCHEMA)
             if not ((uses >= 0) & (uses < np.inf)).all():
                 raise ValueError(f"the snapshot's shard {number} has uses that are negative, infinite or no numbers")
+            if header.counted_batches == 0 and uses.any():
+                raise ValueError(f"the snapshot's shard {number} has uses, of no counted batches")
             tables = header.check_rows(number, uids, missing, ids, locations)
             core.restore_shard(number, *header.chunks[number], tables, missing.view("u1"), ids, locations)
             if header.counted_batches:
@@ -173,9 +178,19 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> Any:
 
 def _json(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unambiguous, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the snapshot's header is not JSON: {error}") from error
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("it has a name twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 class Header:
@@ -184,16 +199,20 @@ class Header:
     def __init__(self, schema: pa.Schema, identity: Identity) -> None:
         self.raw: bytes = schema.metadata[KEY]
         header = _json(self.raw)
-        if not isinstance(header, dict) or header.get("version") != VERSION:
+        if not isinstance(header, dict) or type(header.get("version")) is not int or header["version"] != VERSION:
             version = header.get("version") if isinstance(header, dict) else None
             raise ValueError(f"snapshot version {version!r}; this code reads version {VERSION}")
         if not schema.equals(_SCHEMA):
             raise ValueError(f"the snapshot has columns {schema.names} of types {schema.types}")
+        if header.keys() != _FIELDS.keys():
+            wrong = ", ".join(sorted(header.keys() ^ _FIELDS.keys()))
+            raise ValueError(f"the snapshot's header does not have the fields of version {VERSION}: {wrong}")
+        fields = {name: check(name, header[name], identity) for name, check in _FIELDS.items()}
         self.identity = identity
-        self.group_of = _check_identity(header, identity)
-        self.rows = _integers(header.get("rows"), "rows", identity.num_shards)
-        self.counted_batches = _integer("counted_batches", header.get("counted_batches"), 1 << 53)
-        self.chunks = _chunks(header.get("chunks"), identity)
+        self.group_of: dict[int, int] = fields["tables"]
+        self.rows: list[int] = fields["rows"]
+        self.counted_batches: int = fields["counted_batches"]
+        self.chunks: list[tuple[list[int], list[int]]] = fields["chunks"]
         self.uids = np.array(sorted(self.group_of), np.uint32)
         ordinal_of = {t.uid: ordinal for ordinal, t in enumerate(identity.tables)}
         self.ordinals = np.array([ordinal_of[int(u)] for u in self.uids], np.uint32)
@@ -206,8 +225,8 @@ class Header:
         for rows, (_, extents) in zip(self.rows, self.chunks, strict=True):
             needed += min(len(extents), rows) * _HOLES_BYTES if sum(extents) > rows else 0
         if self.counted_batches:
-            most_chunks = max(len(extents) for _, extents in self.chunks) * self.identity.num_shards
-            needed += min(-(-most_chunks // _SLAB_CHUNKS), sum(self.rows)) * _SLAB_BYTES
+            num_chunks = sum(len(extents) for _, extents in self.chunks)
+            needed += min(-(-num_chunks // _SLAB_CHUNKS), sum(self.rows)) * _SLAB_BYTES
         check_memory(f"the index of this snapshot ({sum(self.rows):,} rows)", needed)
 
     def check_rows(self, number: int, uids: U32, missing: Any, ids: U64, locations: U64) -> U32:
@@ -219,7 +238,7 @@ class Header:
         at = np.searchsorted(self.uids, uids)
         known = at < len(self.uids)
         known[known] = self.uids[at[known]] == uids[known]
-        self._refuse(number, ~known, lambda row: f"is of table uid {uids[row]}, which the index does not have")
+        self._refuse(number, ~known, lambda row: f"is of table uid {uids[row]}, which is none of its tables")
         groups, extents = (np.array(part, np.uint32) for part in self.chunks[number])
         chunk = (locations >> np.uint64(OFFSET_BITS)) & np.uint64((1 << (PLACE_BITS - OFFSET_BITS)) - 1)
         k = (chunk // np.uint64(self.identity.num_shards)).astype(np.int64)
@@ -241,27 +260,50 @@ class Header:
             raise ValueError(f"snapshot row {row} of shard {number} {why(row)}")
 
 
-def _check_identity(header: dict[str, Any], identity: Identity) -> dict[int, int]:
-    """Groups by table uid of the index."""
-    for name, own in (
-        ("num_shards", identity.num_shards),
-        ("chunk_rows", CHUNK_ROWS),
-        ("owner_rank", identity.owner_rank),
-        ("half_life", identity.half_life),
-    ):
-        if header.get(name) != own:
-            raise ValueError(f"the snapshot has {name} {header.get(name)!r}, the index {own}")
+# --- the fields of a header: each checked by one function of its name, its value and the index's identity
+
+
+def _own(name: str, value: object, identity: Identity) -> int:
+    """One that an integer of the index must equal."""
+    own = CHUNK_ROWS if name == "chunk_rows" else getattr(identity, name)
+    if type(value) is not int or value != own:
+        raise ValueError(f"the snapshot has {name} {value!r}, the index {own}")
+    return value
+
+
+def _half_life(name: str, value: object, identity: Identity) -> float | None:
+    """A number, or null: JSON does not tell 4 from 4.0."""
+    if (value is not None and type(value) not in (int, float)) or value != identity.half_life:
+        raise ValueError(f"the snapshot has {name} {value!r}, the index {identity.half_life}")
+    return identity.half_life
+
+
+def _tables(name: str, value: object, identity: Identity) -> dict[int, int]:
+    """Groups by table uid, of the snapshot; each is a table of the index in the same group."""
     group_of = {t.uid: t.group for t in identity.tables}
-    for uid, group in _pairs(header.get("tables"), "tables", (1 << 32) - 1, (1 << 16) - 1):
+    pairs = _pairs(value, name, (1 << 32) - 1, (1 << 16) - 1)
+    for uid, group in pairs:
         if group_of.get(uid) != group:
             raise ValueError(
                 f"the snapshot has table uid {uid} in group {group}, the index "
                 + (f"in group {group_of[uid]}" if uid in group_of else "has no such table")
             )
-    return group_of
+    if len({uid for uid, _ in pairs}) < len(pairs):
+        raise ValueError("the snapshot has a table uid twice")
+    return dict(pairs)
 
 
-def _chunks(shards: object, identity: Identity) -> list[tuple[list[int], list[int]]]:
+def _counted_batches(name: str, value: object, identity: Identity) -> int:
+    return _integer(name, value, MOST_COUNTED)
+
+
+def _rows(name: str, value: object, identity: Identity) -> list[int]:
+    if not isinstance(value, list) or len(value) != identity.num_shards:
+        raise ValueError(f"the snapshot's {name} do not have one entry a shard")
+    return [_integer(name, item, (1 << 63) - 1) for item in value]
+
+
+def _chunks(name: str, shards: object, identity: Identity) -> list[tuple[list[int], list[int]]]:
     """Groups and extents of each shard's chunks; all but the last of a group in its shard are full."""
     if not isinstance(shards, list) or len(shards) != identity.num_shards:
         raise ValueError("the snapshot's chunk list does not have one entry a shard")
@@ -282,10 +324,10 @@ def _chunks(shards: object, identity: Identity) -> list[tuple[list[int], list[in
     return out
 
 
-def _integers(items: object, name: str, count: int) -> list[int]:
-    if not isinstance(items, list) or len(items) != count:
-        raise ValueError(f"the snapshot's {name} do not have one entry a shard")
-    return [_integer(name, item, (1 << 63) - 1) for item in items]
+def _pairs(items: object, name: str, most_first: int, most_second: int) -> list[tuple[int, int]]:
+    if not isinstance(items, list) or not all(isinstance(item, list) and len(item) == 2 for item in items):
+        raise ValueError(f"the snapshot's {name} are not a list of pairs")
+    return [(_integer(name, a, most_first), _integer(name, b, most_second)) for a, b in items]
 
 
 def _integer(name: str, value: object, most: int) -> int:
@@ -296,7 +338,15 @@ def _integer(name: str, value: object, most: int) -> int:
         raise ValueError(f"the snapshot's header: {error}") from error
 
 
-def _pairs(items: object, name: str, most_first: int, most_second: int) -> list[tuple[int, int]]:
-    if not isinstance(items, list) or not all(isinstance(item, list) and len(item) == 2 for item in items):
-        raise ValueError(f"the snapshot's {name} are not a list of pairs")
-    return [(_integer(name, a, most_first), _integer(name, b, most_second)) for a, b in items]
+_FIELDS: dict[str, Callable[[str, object, Identity], Any]] = {
+    "version": lambda name, value, identity: value,  # seen first
+    "num_shards": _own,
+    "chunk_rows": _own,
+    "owner_rank": _own,
+    "half_life": _half_life,
+    "tables": _tables,
+    "rows": _rows,
+    "counted_batches": _counted_batches,
+    "chunks": _chunks,
+}
+"""All of them must be there, and no other."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,11 +41,16 @@ def write(cut: IndexCut, identity: Identity, path: Path) -> None:
                 writer.write_batch(shard.batch, custom_metadata={DIGEST_KEY: shard.digest})
         file.finish()
         file.publish()
-    sync_folder(path.parent)
+    sync_folder(file.target.parent)
 
 
 def restore_file(path: Path, identity: Identity, core: IndexCore) -> None:
     """As :func:`~headrace.indexer.snapshot.restore_table`; errors name the file."""
+    kind = os.stat(path).st_mode
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, "a folder, and no file of write_snapshot", str(path))
+    if not stat.S_ISREG(kind):  # to open a pipe waits for who writes to it
+        raise ValueError(f"{path}: a pipe, socket or device; snapshots are read from files, which can be mapped")
     try:
         # Mapped: a damaged length cannot ask for more than there is.
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:

@@ -28,7 +28,8 @@ class WriterClaim:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise RuntimeError(
-                        "another loader reads ahead into this index: finish its epoch or close() it first"
+                        "another loader reads ahead into this index: finish its epoch or close() it first; what only "
+                        "looks ids up (train=False, insert=False) may go on meanwhile"
                     )
                 self._changed.wait(left)
             self._writer = reference

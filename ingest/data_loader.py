@@ -13,7 +13,6 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode
 
 from headrace.formats.bad_records import BadRecords
-from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
@@ -27,21 +26,16 @@ from headrace.ingest.batch import Batch
 from headrace.ingest.batch_forms import join_torchrec
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
-from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.stats import NodeStats
+from headrace.ingest.loader_chain import Ahead, Ranks, batched, evaluation_chain, row_source, training_chain
+from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state
 from headrace.ingest.loader_stats import LoaderStats
-from headrace.ingest.nodes.batch_rows import BatchRows
-from headrace.ingest.nodes.batch_share import BatchShare
-from headrace.ingest.nodes.index import Index, index_tables
-from headrace.ingest.nodes.index_ranks import IndexRanks, Uneven
+from headrace.ingest.nodes.index import index_tables
+from headrace.ingest.nodes.index_ranks import Uneven
 from headrace.ingest.nodes.map_rows import Map
 from headrace.ingest.nodes.plan_window import PlanSteps
-from headrace.ingest.nodes.prefetch_batches import PrefetchBatches
-from headrace.ingest.nodes.read_rows import ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
-from headrace.ingest.nodes.to_batch import ToBatch
 
-STATE_VERSION = 1
 MAX_TIMEOUT_S = 1_000_000
 SHUFFLE_WINDOW_ROWS = 1 << 17
 
@@ -153,68 +147,41 @@ class DataLoader:
         self.schema = schema
         self.index = index if index is not None else self._make_index(communicator)
         self._transformed = transform is not None
-        self._read: ReadRows | None = None
         self._shuffle: Shuffle | None = None
         self._plan: PlanSteps | None = None
 
-        rows = self._rows(dataset, bad_records)
+        rows, self._read = row_source(dataset, schema, bad_records=bad_records, num_workers=self.num_workers)
         if transform is not None:
             rows = Map(rows, transform)
         if shuffle:
             rows = self._shuffle = Shuffle(rows, window_rows=shuffle_window_rows, seed=seed)
-        batches = _batches(rows, self.batch_size, drop_last, communicator if shard else None)
+        over = communicator if shard else None
+        batches = batched(rows, self.batch_size, drop_last=drop_last, sharded_over=over)
         timeout_s = _check_timeout(timeout)
+        ranks = None
+        if communicator is not None:
+            facts: dict[str, object] = {"shard": shard, **self._shared_source(shard)}
+            if train:
+                facts |= {"window": window, "shuffle": (shuffle, seed, shuffle_window_rows)}
+            ranks = Ranks(communicator, uneven=uneven, node_size=node_size, hot_every=hot_every, facts=facts)
         self._root: Node[Batch]
         if train:
-            if idle_s is None and self._read is not None and getattr(self._read.reader, "growing", None) is not None:
-                idle_s = GROWING_IDLE_S
-            indexed: Index | IndexRanks = Index(batches, schema, self.index, num_workers=min(1, self.num_workers))
-            if communicator is not None:
-                facts = self._facts(window=window, shuffle=(shuffle, seed, shuffle_window_rows), shard=shard)
-                indexed = IndexRanks(
-                    batches,
-                    schema,
-                    self.index,
-                    communicator,
-                    uneven=uneven,
-                    look_ahead=window > 0,
-                    hot_rows=0 if hot_rows == "auto" else hot_rows,
-                    hot_every=hot_every,
-                    node_size=node_size,
-                    facts=facts,
-                )
-                hot_rows = 0
-            self._plan = PlanSteps(
-                Prefetch(indexed),  # indexing the next batch goes on beside planning
-                schema,
+            ahead = Ahead(
                 window=window,
                 capacity=capacity,
                 hot_rows=hot_rows,
                 verify=verify_plan,
-                idle_s=idle_s,
-            )
-            self._root = PrefetchBatches(
-                self._plan,
-                num_workers=min(2, max(1, self.num_workers)),
+                idle_s=GROWING_IDLE_S if idle_s is None and self._grows else idle_s,
+                num_workers=self.num_workers,
                 prefetch_factor=prefetch_factor,
                 pin_memory=pin_memory,
                 timeout_s=timeout_s,
             )
-        else:  # looked up when it is handed out: what is read ahead would not see the steps in between
-            ahead = Prefetch(batches, prefetch_factor=prefetch_factor, timeout_s=timeout_s)
-            looked_up: Index | IndexRanks = Index(ahead, schema, self.index, insert=False)
-            if communicator is not None:
-                looked_up = IndexRanks(
-                    ahead,
-                    schema,
-                    self.index,
-                    communicator,
-                    insert=False,
-                    uneven=uneven,
-                    node_size=node_size,
-                    facts=self._facts(shard=shard),
-                )
-            self._root = ToBatch(looked_up)
+            self._root, self._plan = training_chain(batches, schema, self.index, ahead, ranks)
+        else:
+            self._root = evaluation_chain(
+                batches, schema, self.index, prefetch_factor=prefetch_factor, timeout_s=timeout_s, ranks=ranks
+            )
         self._lock = threading.Lock()  # of what follows
         self._epoch = 0  # of the next iteration
         self._running_epoch = 0
@@ -232,27 +199,19 @@ class DataLoader:
         beside = _cores() - 1  # decoding and planning go on while the index works
         return DIT(index_tables(self.schema), num_threads=max(1, min(self.num_workers, beside)), owner_rank=rank)
 
-    def _facts(self, *, shard: bool, **facts: object) -> dict[str, object]:
-        """What must be alike on all ranks; the files and sizes of batches where all ranks read the same rows."""
-        if shard:
-            facts["batch_size"], facts["drop_last"] = self.batch_size, self.drop_last
-            if self._read is not None:
-                files = self._read.reader.files
-                facts["files"] = f"{self._read.reader.digest} ({len(files)} files)"
-        return {"shard": shard, **facts}
+    @property
+    def _grows(self) -> bool:
+        return self._read is not None and getattr(self._read.reader, "growing", None) is not None
 
-    def _rows(self, dataset: Any, bad_records: BadRecords | str | None) -> BaseNode[RowBlock]:
-        reads_itself = isinstance(dataset, BaseNode) or hasattr(dataset, "raw_blocks")
-        if reads_itself and bad_records is not None:
-            raise ValueError("bad_records is for files: a reader or node given as the dataset brings its own policy")
-        if isinstance(dataset, BaseNode):
-            return dataset
-        if not reads_itself:
-            dataset = CriteoFiles(dataset, self.schema, bad_records=bad_records or "raise")
-        elif dataset.schema != self.schema:
-            raise ValueError("the reader was made with another schema than the loader's")
-        self._read = ReadRows(dataset, num_workers=self.num_workers)
-        return self._read
+    def _shared_source(self, shard: bool) -> dict[str, object]:
+        """The files and sizes of batches, which must be alike where all ranks read the same rows."""
+        if not shard:
+            return {}
+        facts: dict[str, object] = {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        if self._read is not None:
+            files = self._read.reader.files
+            facts["files"] = f"{self._read.reader.digest} ({len(files)} files)"
+        return facts
 
     def __len__(self) -> int:
         """Batches of an epoch, where the number of rows is known exactly; else TypeError."""
@@ -323,17 +282,12 @@ class DataLoader:
         between = self._active is None and self._epoch != self._running_epoch + 1  # set_epoch() since
         if self._started and not between:
             return self.running_state()
-        return {**self._state_header(), "epoch": self._epoch, "batches": 0, "pipeline": None}
+        return loader_state(self.schema.digest, epoch=self._epoch, batches=0, pipeline=None)
 
     def running_state(self) -> dict[str, Any]:
         """The state of the epoch that is being iterated over, or was last."""
         pipeline = self._root.get_state()
-        return {
-            **self._state_header(), "epoch": self._running_epoch, "batches": self._batches, "pipeline": pipeline
-        }  # fmt: skip
-
-    def _state_header(self) -> dict[str, Any]:
-        return {"version": STATE_VERSION, "schema": self.schema.digest}
+        return loader_state(self.schema.digest, epoch=self._running_epoch, batches=self._batches, pipeline=pipeline)
 
     def load_state_dict(self, state_dict: dict[str, Any], *, next_epoch: bool = True) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
@@ -344,9 +298,9 @@ class DataLoader:
         """
         if self._closed:
             raise RuntimeError("the loader is closed")
-        _check_state(state_dict, self.schema.digest)
+        check_state(state_dict, self.schema.digest)
         self._end("load_state_dict() was called; start a new iterator")
-        self._loaded = copy.deepcopy({key: state_dict[key] for key in _STATE_KEYS})
+        self._loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
         self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:
@@ -465,15 +419,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _batches(
-    rows: BaseNode[RowBlock], batch_size: int, drop_last: bool, communicator: Communicator | None
-) -> Node[RowBlock]:
-    if communicator is None:
-        return BatchRows(rows, batch_size, drop_last=drop_last)
-    rank, world_size = communicator.rank, communicator.world_size
-    return BatchShare(rows, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
-
-
 class _Run:
     """What a loader and its iterator share, so that neither keeps the other alive in a cycle: `ended` says why."""
 
@@ -519,22 +464,3 @@ def _check_timeout(timeout: object) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_TIMEOUT_S:
         raise ValueError(f"DataLoader: timeout is seconds from 0 (no limit) to {MAX_TIMEOUT_S}, got {timeout!r}")
     return float(timeout) or None
-
-
-_STATE_KEYS = ("version", "schema", "epoch", "batches", "pipeline")
-
-
-def _check_state(state: object, schema_digest: str) -> None:
-    if not isinstance(state, dict):
-        raise ValueError(f"not the state of a DataLoader: a {type(state).__name__}")
-    missing = [key for key in _STATE_KEYS if key not in state]
-    if missing:
-        raise ValueError(f"not the state of a DataLoader: {missing[0]!r} is missing")
-    if state["version"] != STATE_VERSION:
-        raise ValueError(f"state of version {state['version']!r}; this release reads version {STATE_VERSION}")
-    if state["schema"] != schema_digest:
-        raise ValueError("the state belongs to another schema")
-    for key in ("epoch", "batches"):
-        check_int("state of a DataLoader", key, state[key], minimum=0)
-    if state["pipeline"] is not None and not isinstance(state["pipeline"], dict):
-        raise ValueError(f"state of a DataLoader: pipeline is a dict or None, got {type(state['pipeline']).__name__}")

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.step_plan import I64, U32, U64, Bool, FetchKeys
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def by_rank(rows: npt.NDArray[_Scalar], counts: I64) -> list[npt.NDArray[_Scalar]]:
+    """Views of the rows of rank 0, then those of rank 1, ...; `counts` int64 [W] says how many each has."""
+    ends = np.cumsum(counts).tolist()
+    return [rows[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class OwnedRows:
     @cached_property
     def asked_of_rank(self) -> list[I64]:
         """For each rank the positions of the rows that it asks for."""
-        return np.split(self.asked, np.cumsum(self.asked_counts)[:-1])
+        return by_rank(self.asked, self.asked_counts)
 
     def to_send(self, *, early: bool) -> list[I64]:
         """For each rank the positions of the rows that go to it early, or late, in its order."""
@@ -118,11 +128,14 @@ class RankGroup:
     @staticmethod
     def of(order: I64, counts: I64, early: Bool, owned: OwnedRows, hot: HotRows | None = None) -> RankGroup:
         """`early` bool [C] in the order of `order`, as the owners said."""
-        places = [order[early], order[~early], *([] if hot is None else [hot.unique])]
-        slots = np.empty(sum(map(len, places)), np.int64)
-        slots[np.concatenate(places)] = np.arange(len(slots))
-        owner_of = np.repeat(np.arange(len(counts)), counts)
-        early_counts = np.bincount(owner_of[early], minlength=len(counts)).astype(np.int64)
+        cold = len(order)
+        before = np.zeros(cold + 1, np.int64)  # how many early ones come before each
+        np.cumsum(early, out=before[1:])
+        slots = np.empty(cold + (0 if hot is None else len(hot.unique)), np.int64)
+        slots[order] = np.where(early, before[:-1], np.arange(before[-1], before[-1] + cold) - before[:-1])
+        if hot is not None:
+            slots[hot.unique] = np.arange(cold, len(slots))
+        early_counts = np.diff(before[np.cumsum(counts)], prepend=0)
         return RankGroup(slots, order, counts, early_counts, owned, hot)
 
 

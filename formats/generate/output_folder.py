@@ -140,7 +140,7 @@ def refuse_unless_empty(folder: Path, *, subfolder: str = "") -> None:
     raise FileExistsError(
         f"{folder}: is not empty and is not the result of a run with equal parameters "
         f"(it holds {found[0]!r}{unfinished}); give another folder, "
-        "or overwrite=True to replace what an earlier run wrote"
+        "or overwrite=True (--overwrite) to replace what an earlier run wrote"
     )
 
 

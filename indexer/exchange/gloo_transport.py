@@ -2,6 +2,8 @@
 
 A gloo request cannot be asked whether it is done, and a wait that times out breaks the connections of all lanes. So
 each lane has a thread a peer that waits for its requests in their order, without a limit; who waits keeps the limit.
+The thread is given requests when somebody waits for them, all of a peer at once: by then most are done, and it is woken
+once for them, not twice for each.
 A thread that came back from gloo while the interpreter ends would abort the process (it is ended where C++ does not
 expect it), so that `close` breaks the connections on purpose, and with them these waits, before it returns.
 """
@@ -117,9 +119,10 @@ class _Request:
     def __init__(self, peer: int, work: Any, tensor: torch.Tensor, error: str | None = None) -> None:
         self.peer, self.work, self.tensor, self.error = peer, work, tensor, error
         self.done = False
+        self.given = False  # to the thread that waits for it
 
 
-_Requests = queue.SimpleQueue[_Request | None]
+_Requests = queue.SimpleQueue[list[_Request] | None]
 
 
 class _GlooLane:
@@ -145,22 +148,31 @@ class _GlooLane:
                 request = _Request(peer, begin([tensor], peer, self._tag), tensor)
             except RuntimeError as error:  # the connection is broken: who waits is told whose
                 return _Request(peer, None, tensor, _first_line(error))
-            self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
             self._under_way.append(request)
+        return request
+
+    def _give(self, requests: Sequence[_Request]) -> None:
+        """Let threads wait for those that are not waited for yet; the caller holds the lock."""
+        by_peer: dict[int, list[_Request]] = {}
+        for request in requests:
+            if not request.given and request.error is None:
+                request.given = True
+                by_peer.setdefault(request.peer, []).append(request)
+        for peer, some in by_peer.items():
             if peer not in self._waiters:
-                requests: _Requests = queue.SimpleQueue()
-                arguments = (requests, self._changed)
+                waiting: _Requests = queue.SimpleQueue()
+                arguments = (waiting, self._changed)
                 name = f"headrace-gloo-{peer}"
                 thread = threading.Thread(target=_wait_for_all, args=arguments, daemon=True, name=name)
-                self._waiters[peer] = requests, thread
+                self._waiters[peer] = waiting, thread
                 thread.start()
-            self._waiters[peer][0].put(request)
-        return request
+            self._waiters[peer][0].put(some)
 
     def wait(self, waiting: Waiting, timeout_s: float) -> list[int]:
         deadline = time.monotonic() + timeout_s
         requests = [request for _, request in waiting]
         with self._changed:
+            self._give(self._up_to(requests))
             while not all(request.done for request in requests):
                 if self._closed:
                     raise ExchangeClosedError("this rank closes")
@@ -168,8 +180,16 @@ class _GlooLane:
                 if left <= 0 or any(request.error for request in requests):
                     break
                 self._changed.wait(left)
+            self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
         self._raise_lost(requests)
         return [request.peer for request in requests if not request.done]
+
+    def _up_to(self, requests: Sequence[_Request]) -> list[_Request]:
+        """What is under way up to the last of the requests: what nobody waits for must not pile up."""
+        ordered = [request for request in requests if request.error is None]
+        if not ordered or ordered[-1] not in self._under_way:
+            return ordered
+        return self._under_way[: self._under_way.index(ordered[-1]) + 1]
 
     def _raise_lost(self, requests: Sequence[_Request]) -> None:
         lost = [request for request in requests if request.error]
@@ -192,6 +212,7 @@ class _GlooLane:
     def interrupt(self) -> None:
         with self._changed:
             self._closed = True
+            self._give(self._under_way)
             self._changed.notify_all()
             for requests, _ in self._waiters.values():
                 requests.put(None)  # the thread ends behind what is under way
@@ -203,14 +224,18 @@ class _GlooLane:
             return self._closed and all(r.done or r.error for r in self._under_way)
 
 
-def _wait_for_all(requests: _Requests, changed: threading.Condition) -> None:
-    while (request := requests.get()) is not None:
-        try:
-            request.work.wait(_NEVER)
-        except RuntimeError as error:
-            request.error = _first_line(error)
+def _wait_for_all(waiting: _Requests, changed: threading.Condition) -> None:
+    while (requests := waiting.get()) is not None:
+        for request in requests:
+            try:
+                request.work.wait(_NEVER)
+            except RuntimeError as error:
+                request.error = _first_line(error)
+                with changed:
+                    changed.notify_all()  # who waits need not hear of the others
+            else:
+                request.done = True
         with changed:
-            request.done = request.error is None
             changed.notify_all()
 
 

@@ -1,8 +1,10 @@
 """One round of requests: each rank asks the owners for its unique rows of a step, and answers what it is asked.
 
 A request is a header of one length (step, rows, what the rank has to say, keys of each table, a checksum) and the ids,
-8 bytes each, table after table. An answer is a status and some bits a row. All ranks do round t before any does
-round t + 1; peers are visited around the ring.
+8 bytes each, table after table. Both travel in one message, which has room for as many ids as that rank asked that
+owner for in the round before, and a thirty-second part more; the rest, if there is any, comes in a second one. So both
+sides know its size beforehand, and nearly always one message is all. An answer is a status and some bits a row. All
+ranks do round t before any does round t + 1; peers are visited around the ring.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from headrace.indexer._dit import mix64
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.errors import RankFailedError
 from headrace.indexer.exchange.routing import owners_of
-from headrace.indexer.indexed import I64, U64, Bool, IdColumn, IndexedGroup, IndexTable
+from headrace.indexer.indexed import I64, U64, Bool, IndexedGroup, IndexTable
+from headrace.indexer.packed_columns import PackedColumns
 
 Level = Literal["all", "node", "cross"]
 
@@ -105,6 +108,7 @@ class RequestRound:
         self._groups = np.array([tables[t].group for t in table_order], np.int64)
         self._num_groups = max((t.group for t in tables), default=-1) + 1
         self.rank, self.size = requests.rank, requests.size
+        self._room_for, self._room_of = [0] * self.size, [0] * self.size  # ids in the next message to and of each rank
 
     def ask(
         self,
@@ -123,36 +127,46 @@ class RequestRound:
         """
         counts, missing_at, ids = self._by_owner(groups, wanted)
         words = self._words()
-        sent = [_header(step, rows, status, counts[o], missing_at[o], text, words, epoch) for o in range(self.size)]
-        heads = [np.empty(words, np.int64) for _ in range(self.size)]
-        self._requests.all_to_all(sent, heads, f"the request for step {step}")
-        headers = [self._checked(head, r, step, epoch) for r, head in enumerate(heads)]
+        sent = []
+        for owner, part in enumerate(ids):
+            message = np.zeros(words + self._room_for[owner], np.int64)
+            message[:words] = _header(step, rows, status, counts[owner], missing_at[owner], text, words, epoch)
+            first = part[: self._room_for[owner]]
+            message[words : words + len(first)] = first.view(np.int64)
+            sent.append(message)
+        came = [np.empty(words + room, np.int64) for room in self._room_of]
+        self._requests.all_to_all(sent, came, f"the request for step {step}")
+        headers = [self._checked(message[:words], r, step, epoch) for r, message in enumerate(came)]
         for header in headers:
             if header.status == FAILED:
                 raise RankFailedError(header.rank, header.text)
-        got = [np.empty(int(header.counts.sum()), np.uint64) for header in headers]
-        self._requests.all_to_all(ids, got, f"the ids of step {step}")
-        return list(zip(headers, got, strict=True))
+        asked = self._with_rest(ids, came, [int(header.counts.sum()) for header in headers], step)
+        return list(zip(headers, asked, strict=True))
 
-    def columns(self, asked: Sequence[tuple[Header, U64]]) -> list[IdColumn]:
+    def _with_rest(self, ids: list[U64], came: list[I64], keys: list[int], step: int) -> list[U64]:
+        """All ids of each rank: those of its first message, `came`, and the rest of its `keys`, which are sent now."""
+        rest = [np.empty(max(0, n - room), np.uint64) for n, room in zip(keys, self._room_of, strict=True)]
+        self._requests.all_to_all(
+            [part[room:] for part, room in zip(ids, self._room_for, strict=True)], rest, f"the ids of step {step}"
+        )
+        words = self._words()
+        asked = []
+        for message, n, more in zip(came, keys, rest, strict=True):
+            first = message[words : words + n].view(np.uint64)
+            asked.append(np.concatenate([first, more]) if len(more) else first)
+        self._room_for = [_room(len(part)) for part in ids]
+        self._room_of = [_room(n) for n in keys]
+        return asked
+
+    def columns(self, asked: Sequence[tuple[Header, U64]]) -> PackedColumns:
         """The keys that the ranks asked for as columns for the index: rank after rank, table after table."""
-        columns = []
-        for position, (header, ids) in enumerate(asked):
-            ends = np.cumsum(header.counts)
-            for table, count, end, lost in zip(
-                self._table_order.tolist(),
-                header.counts.tolist(),
-                ends.tolist(),
-                header.missing_at.tolist(),
-                strict=True,
-            ):
-                if count or not position:  # every table once, so that they come in their order
-                    missing = None
-                    if lost >= 0:
-                        missing = np.zeros(count, np.bool_)
-                        missing[lost] = True
-                    columns.append(IdColumn(table, ids[end - count : end], missing))
-        return columns
+        headers = [header for header, _ in asked]
+        return PackedColumns(
+            self._table_order,
+            [ids for _, ids in asked],
+            np.stack([header.counts for header in headers]),
+            np.stack([header.missing_at for header in headers]),
+        )
 
     def counts_by_group(self, asked: Sequence[tuple[Header, U64]]) -> I64:
         """int64 [groups, W]: how many rows of each layout each rank asks for."""
@@ -220,6 +234,11 @@ class RequestRound:
             raise ValueError(f"rank {rank} asks for {keys} rows of step {step}; a request has at most {KEYS_LIMIT}")
         text = _text(head[_HEAD + 2 * tables :])
         return Header(rank, int(head[2]), int(head[3]), text, counts.copy(), missing_at.copy())
+
+
+def _room(keys: int) -> int:
+    """Ids that the next message between two ranks has room for, when the last one was of `keys`."""
+    return keys + keys // 32
 
 
 def _header(step: int, rows: int, status: int, counts: I64, missing_at: I64, text: str, words: int, epoch: int) -> I64:

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.formats.arrow_columns import ColumnCast, column_kind, plan_cast
+from headrace.formats.arrow_arrays import to_arrow
+from headrace.formats.arrow_columns import VALUE_DTYPE, ColumnCast, column_kind, fit, plan_cast
 from headrace.formats.criteo_lines import Kind, Reason, field_reason
 from headrace.formats.errors import BadRecordError, ColumnMismatchError
 from headrace.formats.schema import Dense, Label, Schema, Sparse
@@ -50,7 +51,7 @@ class Columns:
         column = columns_of(self.schema)[at]
         value = self.values[at][row]
         value = value.as_py() if isinstance(value, pa.Scalar) else value
-        reason = field_reason(Reason(int(self.refused[at, row])), column_kind(column))
+        reason = field_reason(Reason(int(self.refused[at, row])), column_kind(column), holds_numbers=True)
         offending = value if isinstance(value, bytes) else str(value).encode("utf-8", "backslashreplace")
         return BadRecordError(file, first_row + row + 1, column.name, offending, reason, label)
 
@@ -135,6 +136,8 @@ def _array(file: str, column: Column, values: list[Any], first_row: int) -> tupl
         raise _wrong_value(file, column, values, first_row)
     if "text" in kinds and len(kinds) > 1:
         raise ColumnMismatchError(file, column.name, f"numbers and text are mixed in rows from {first_row} on")
+    if {"integer", "float"} <= kinds:
+        return _integers_and_floats(values, column_kind(column))
     refused = np.zeros(len(values), np.uint8)
     element = _element_type(column, kinds)
     if pa.types.is_integer(element):
@@ -147,6 +150,21 @@ def _array(file: str, column: Column, values: list[Any], first_row: int) -> tupl
                 if any(one is not None and not low <= one <= high for one in many or ()):
                     refused[number], values[number] = Reason.OUT_OF_RANGE, [0] if multi_hot else 0
     return pa.array(values, pa.list_(element) if multi_hot else element), refused
+
+
+def _integers_and_floats(values: list[Any], kind: Kind) -> tuple[pa.Array, U8]:
+    """The same for a column of both: each cast as if it stood among its like, so that no value depends on the others of
+    its block; Arrow would make floats of all, and round the integers."""
+    out, refused = np.zeros(len(values), VALUE_DTYPE[kind]), np.zeros(len(values), np.uint8)
+    for of_python, dtype in ((int, np.dtype(np.int64)), (float, np.dtype(np.float64))):
+        at = np.array([i for i, value in enumerate(values) if type(value) is of_python], np.int64)
+        if of_python is int:
+            fits = np.array([-(2**63) <= values[i] < 2**63 for i in at.tolist()], np.bool_)
+            refused[at[~fits]] = Reason.OUT_OF_RANGE
+            at = at[fits]
+        out[at], refused[at] = fit(np.array([values[i] for i in at.tolist()], dtype), kind)
+    missing = np.array([value is None for value in values], np.bool_)
+    return to_arrow(out, missing, pa.from_numpy_dtype(VALUE_DTYPE[kind])), refused
 
 
 def _flat(file: str, column: Column, values: list[Any], first_row: int) -> list[Any]:

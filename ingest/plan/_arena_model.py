@@ -18,6 +18,8 @@ from headrace.ingest.step_plan import I64, NEVER, U64, Bool, Movement
 GARBAGE = 1 << 40
 """Lag of a copy that holds another row's numbers."""
 
+_BY_SLOT = ("taken", "row", "lag", "chunk_lag", "fetched_at", "vacated_at", "vacated_by")
+
 Report = Callable[..., None]
 """report(kind, locations, slots, detail)."""
 
@@ -33,13 +35,13 @@ class ArenaModel:
     def __init__(self, *, capacity: int, r_rows: int, horizon: int) -> None:
         self.capacity, self.r_rows, self.horizon = capacity, r_rows, horizon
         self.slot_of: dict[int, int] = {}
-        self.taken = np.zeros(capacity, np.bool_)
-        self.row = np.zeros(capacity, np.uint64)
-        self.lag = np.zeros(capacity, np.int64)
-        self.chunk_lag = np.zeros(capacity, np.int64)
-        self.fetched_at = np.full(capacity, NEVER, np.int64)
-        self.vacated_at = np.full(capacity, NEVER, np.int64)
-        self.vacated_by = np.zeros(capacity, np.uint64)
+        self.taken = np.zeros(0, np.bool_)  # these by slot, as far as slots were named; see _make_room
+        self.row = np.zeros(0, np.uint64)
+        self.lag = np.zeros(0, np.int64)
+        self.chunk_lag = np.zeros(0, np.int64)
+        self.fetched_at = np.zeros(0, np.int64)  # + 1, so that no memory is touched for what never was
+        self.vacated_at = np.zeros(0, np.int64)  # + 1
+        self.vacated_by = np.zeros(0, np.uint64)
         self._pending: dict[int, int] = {}  # row -> move of its write-back
         self._spoiled: dict[int, int] = {}  # row -> lag of the chunk once that write-back has landed, if not 0
         self._write_backs: deque[tuple[int, list[int], I64]] = deque()  # move, rows, lag of the chunk before
@@ -50,12 +52,15 @@ class ArenaModel:
 
     def move(self, number: int, movement: Movement, report: Report) -> None:
         """Evictions, then fetches. What is impossible is reported and left out."""
+        self._make_room(movement.evict_slots)
+        self._make_room(movement.fetch_slots)
         self._land(number)
         self._evict(number, movement.evict_locations, movement.evict_slots, report)
         self._fetch(number, movement, report)
 
     def gather_and_update(self, rows: U64, slots: I64, report: Report) -> int:
         """Step's reads, then its updates in place; returns the number of stale reads. Slots are within the arena."""
+        self._make_room(slots)
         right = self.taken[slots] & (self.row[slots] == rows)
         if not right.all():
             absent = self.slots_of(rows) < 0
@@ -71,7 +76,26 @@ class ArenaModel:
 
     def spoil(self, slots: I64) -> None:
         """These slots are read before the running step has updated them."""
+        self._make_room(slots)
         self.lag[slots] += 1
+
+    def were_fetched_at(self, slots: I64, number: int) -> Bool:
+        """Which of the rows in these slots move `number` has fetched."""
+        found: Bool = self.fetched_at[slots] == number + 1
+        return found
+
+    def _make_room(self, slots: I64) -> None:
+        """A capacity is a claim (it may be a forged one): memory is for the slots that are named."""
+        inside = slots[within(slots, self.capacity)]
+        named = int(inside.max()) + 1 if len(inside) else 0
+        if named <= len(self.taken):
+            return
+        size = min(self.capacity, max(named, 2 * len(self.taken)))
+        for name in _BY_SLOT:
+            old = getattr(self, name)
+            new = np.zeros(size, old.dtype)
+            new[: len(old)] = old
+            setattr(self, name, new)
 
     def _evict(self, number: int, rows: U64, slots: I64, report: Report) -> None:
         inside = within(slots, self.capacity)
@@ -90,7 +114,7 @@ class ArenaModel:
         for row in gone:
             del self.slot_of[row]
         self.taken[slots] = False
-        self.vacated_at[slots] = number
+        self.vacated_at[slots] = number + 1
         self.vacated_by[slots] = rows
 
     def _fetch(self, number: int, movement: Movement, report: Report) -> None:
@@ -108,12 +132,12 @@ class ArenaModel:
         self.lag[slots] = self.chunk_lag[slots] = self._read_chunks(rows, slots, movement.fetch_wait[good], report)
         self.taken[slots] = True
         self.row[slots] = rows
-        self.fetched_at[slots] = number
+        self.fetched_at[slots] = number + 1
         self.slot_of.update(zip(rows.tolist(), slots.tolist(), strict=True))
 
     def _overwrite(self, number: int, rows: U64, slots: I64, waits: I64, report: Report) -> None:
         """An eviction that nobody waits for reads its slot only now: it writes the new row's numbers back."""
-        due = self.vacated_at[slots]
+        due = self.vacated_at[slots] - 1
         missing = (waits != due) & (due != NEVER)
         if (waits != due).any():
             false = (waits != due) & (waits != NEVER)

@@ -34,6 +34,7 @@ from headrace.ingest.step_plan import U64, FetchKeys, GroupPlan, Movement, StepP
 VERSION = 1
 PREFIX = "headrace.plan."
 MAX_GROUPS = 1 << 10
+MAX_STEPS = 1 << 31
 
 _UNSIGNED = {"evict_locations", "fetch_locations", "ids"}
 _MOVES = ("late", "ahead")
@@ -118,10 +119,14 @@ def save_plans(path: str | Path, plans: PlanSequence) -> None:
 
 def load_plans(path: str | Path) -> PlanSequence:
     """Read a file of :func:`save_plans`; PlanFileError for any other. The plans' run is 0."""
+    if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+        raise PlanFileError(f"{path}: not a file")
     try:
         with pa.memory_map(str(path)) as source:
             return _read(pa.ipc.open_file(source), str(path))
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's, not Arrow's
+            raise
         raise PlanFileError(f"{path}: not a whole Arrow file: {error}") from error
 
 
@@ -134,7 +139,7 @@ def _read(reader: Any, path: str) -> PlanSequence:
         raise PlanFileError(f"{path}: version {version!r} of the plan format; this program reads {VERSION}")
     groups = _integers(meta, "groups", path, 1, MAX_GROUPS)[0]
     window = _integers(meta, "window", path, 0, MAX_WINDOW)[0]
-    steps = _integers(meta, "steps", path, 1, 1 << 31)[0]
+    steps = _integers(meta, "steps", path, 1, MAX_STEPS)[0]
     capacity = _integers(meta, "capacity", path, 0, MAX_CAPACITY, groups)
     r_rows = _integers(meta, "r_rows", path, 0, MAX_CAPACITY, groups)
     row_bytes = _integers(meta, "row_bytes", path, 0, 1 << 31, groups)
@@ -149,6 +154,8 @@ def _read(reader: Any, path: str) -> PlanSequence:
         if batch.num_rows != 1 or any(column.null_count or _inner_nulls(column) for column in batch.columns):
             raise PlanFileError(f"{path}: record batch {number} is not one whole step")
         values = [_value(column) for column in batch.columns]
+        if not 0 <= values[0] < MAX_STEPS:
+            raise PlanFileError(f"{path}: record batch {number} is of step {values[0]}")
         width = (len(values) - 1) // groups
         parts = [values[1 + g * width : 1 + (g + 1) * width] for g in range(groups)]
         unique.append(tuple(part[0] for part in parts))

@@ -31,7 +31,8 @@ class PlanVerifier:
     """Checks the plans of one run, one step after the other: ``check`` each, then ``finish``.
 
     `capacity` and `r_rows` are rows for each row layout; `horizon` is the number of moves after which the executor
-    guarantees that a write-back has landed. Memory: O(capacity + rows written back within the horizon + a batch).
+    guarantees that a write-back has landed. Memory: O(slots that are named + rows written back within the horizon + a
+    batch).
 
     `row_bytes`, bytes of a row of each layout, must be the same at every step; None takes those of the first plan.
 
@@ -217,7 +218,7 @@ class _GroupCheck:
         """Rows of this step in the arena for an earlier one: not just brought by the last `ahead`."""
         slots = self._arena.slots_of(self._unique)
         slots = slots[slots >= 0]
-        return int((self._arena.fetched_at[slots] != 2 * self._step - 1).sum())
+        return int((~self._arena.were_fetched_at(slots, 2 * self._step - 1)).sum())
 
     def _what_the_last_step_said(self) -> None:
         last = self._verifier._previous[self._index]
@@ -282,9 +283,8 @@ class _GroupCheck:
     def _are_gathered(self, slots: I64) -> Bool:
         """Which of the slots are read and updated by this step."""
         capacity = self._arena.capacity
-        gathered = np.zeros(capacity + 1, np.bool_)  # the last one stands for all that are outside
-        gathered[self._group.slots[within(self._group.slots, capacity)]] = True
-        return gathered[np.where(within(slots, capacity), slots, capacity)]
+        gathered: Bool = np.isin(slots, self._group.slots) & within(slots, capacity)
+        return gathered
 
 
 _KEY_FIELDS = tuple(field.name for field in fields(FetchKeys))

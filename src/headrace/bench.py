@@ -51,7 +51,7 @@ def bench_index(
         stream = preset_stream(preset, seed)
         names = list(stream.preset.sparse)
         residents: Residents = popular_ids(stream, DEFAULT_ROWS if rows is None else rows)
-        batches = stream_batches(stream, samples, batch_size)
+        batches = whole_batches(stream, samples, batch_size)
     else:
         names = [feature.name for feature in criteo_schema().sparse]
         batches = data_batches(data, samples, batch_size, labels=labels)
@@ -84,13 +84,13 @@ def bench_ranks(
     try:
         stream = preset_stream(preset, seed)
         share = max(1, samples // request_threads)
-        blocks = -(-share // BLOCK_ROWS)
+        blocks = -(-_whole(share, batch_size) // BLOCK_ROWS)
         first = communicator.rank * request_threads
         report = measure_ranks(
             [IndexTable(uid=table_uid(name), group=0) for name in stream.preset.sparse],
             popular_ids(stream, DEFAULT_ROWS if rows is None else rows),
             [
-                stream_batches(stream, share, batch_size, first_block=(first + s) * blocks)
+                whole_batches(stream, share, batch_size, first_block=(first + s) * blocks)
                 for s in range(request_threads)
             ],
             communicator=communicator,
@@ -154,14 +154,38 @@ def data_residents(batches: Sequence[Batch], num_tables: int, rows: int | None) 
     return [np.concatenate([ids, np.arange(1 << 32, (1 << 32) + others, dtype=np.uint64)]) for ids in met]
 
 
+def whole_batches(stream: FeatureStream, samples: int, batch_size: int, *, first_block: int = 0) -> list[Batch]:
+    """As many batches of `batch_size` rows as have `samples` rows or more, of a stream's rows from a block on."""
+    rows = _whole(samples, batch_size)
+    pieces = stream_batches(stream, rows, batch_size, first_block=first_block)
+    return pieces if BLOCK_ROWS % batch_size == 0 else cut_batches(pieces, rows // batch_size, batch_size)
+
+
+def _whole(samples: int, batch_size: int) -> int:
+    return -(-samples // batch_size) * batch_size
+
+
 def stream_batches(stream: FeatureStream, samples: int, batch_size: int, *, first_block: int = 0) -> list[Batch]:
-    """Batches of the first `samples` rows of a stream from a block on (whole batches)."""
+    """Batches of the first `samples` rows or more of a stream from a block on, which end where its blocks do."""
     batches: list[Batch] = []
     for number in range(-(-samples // BLOCK_ROWS)):
         block = stream.block(first_block + number)
         for start in range(0, min(BLOCK_ROWS, samples - number * BLOCK_ROWS), batch_size):
             batches.append(_stream_batch(block.slice(start, min(start + batch_size, block.rows))))
     return batches
+
+
+def cut_batches(pieces: Sequence[Batch], batches: int, rows: int) -> list[Batch]:
+    """`batches` batches of `rows` ids a column from pieces of a stream, which are cut where its blocks end."""
+    batched: list[list[IdColumn]] = [[] for _ in range(batches)]
+    for parts in zip(*pieces, strict=True):
+        values = np.concatenate([np.asarray(part.values) for part in parts])
+        masks = [np.zeros(len(p.values), np.bool_) if p.missing is None else p.missing for p in parts]
+        missing = None if all(part.missing is None for part in parts) else np.concatenate(masks)
+        for i, batch in enumerate(batched):
+            cut = slice(i * rows, (i + 1) * rows)
+            batch.append(IdColumn(parts[0].table, values[cut], None if missing is None else missing[cut]))
+    return [*batched]
 
 
 def _stream_batch(part: FeatureBlock) -> Batch:

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from headrace.ingest.plan.bench import measure
+from headrace.ingest.plan.capacity import CapacityError
 from headrace.ranks_trace import indexed_preset
 
 
@@ -31,5 +32,9 @@ def bench_plan(
         preset, batch_size=batch_size, num_batches=history + window + warm_up + steps, num_workers=1, seed=seed
     )
     batches = [locations for locations, _ in islice(stream, history, None)]
-    report = measure(batches, window=window, capacity_share=capacity_share, warm_up=warm_up, numpy=numpy, curve=curve)
+    options: dict[str, Any] = {"window": window, "warm_up": warm_up, "numpy": numpy, "curve": curve}
+    try:
+        report = measure(batches, capacity_share=capacity_share, **options)
+    except CapacityError as error:
+        raise ValueError(f"--capacity-share {capacity_share:g} is too small: {error}") from error
     return {"preset": preset, "batch_size": batch_size, "history": history, **report}

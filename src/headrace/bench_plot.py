@@ -24,12 +24,12 @@ def plot_threads(report: dict[str, Any], path: str) -> None:
     figure, axes = pyplot.subplots(figsize=(7.5, 6), layout="constrained")
     spread, by_threads = report["spread"], report["baselines_by_threads"]
     _curve(axes, "headrace", report["samples_per_s"], spread, "index", "C0")
-    for label, key, name, colour in (
-        ("64 maps, a lock a shard and batch", "sharded_map", "locked_once_a_shard", "C1"),
-        ("64 maps, a lock an id", "lock_per_id", "locked_once_an_id", "C2"),
+    for label, name, colour in (
+        ("64 maps, a lock a shard and batch", "sharded_map", "C1"),
+        ("64 maps, a lock an id", "lock_per_id", "C2"),
     ):
         if by_threads:
-            _curve(axes, label, {n: rates[key] for n, rates in by_threads.items()}, spread, name, colour)
+            _curve(axes, label, {n: rates[name] for n, rates in by_threads.items()}, spread, name, colour)
     axes.axhline(report["limit_samples_per_s"], color="black", label="physical limit, one thread")
     for number, (name, rate) in enumerate(report["peers"].items()):
         axes.axhline(rate, color=f"C{3 + number}", linestyle=":", label=f"{name}, one thread")

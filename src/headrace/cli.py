@@ -24,7 +24,8 @@ from headrace.formats.generate.presets import preset_names
 
 
 class _Group(click.Group):
-    """Commands whose expected errors (bad files, bad values) end in one line and exit code 1, not in a traceback."""
+    """Commands whose expected errors (bad files or values, no memory) end in one line and exit code 1, not in a
+    traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -35,6 +36,8 @@ class _Group(click.Group):
             ctx.exit(1)
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        except MemoryError as error:
+            raise click.ClickException(f"{type(error).__name__}: there is not enough memory ({error})") from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from headrace.cli_report import json_option, plot_option, refuse_given, rounds_option, write_report
+from headrace.bench_table import index_table, rates_table
+from headrace.cli_report import json_option, note, plot_option, refuse_given, rounds_option, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.indexer.bench_ranks import ORDERS
 from headrace.indexer.exchange.communicator import connect
@@ -65,7 +66,13 @@ def bench() -> None:
 )
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--threads", type=Threads(), default=(1,), help="Numbers of threads to measure, as 1,2,4.")
-@click.option("--samples", type=Count(), default=262_144, show_default=True, help="Rows of the measured stream.")
+@click.option(
+    "--samples",
+    type=Count(),
+    default=262_144,
+    show_default=True,
+    help="Rows of the measured stream, rounded up to whole batches.",
+)
 @rounds_option(5)
 @click.option("--peers/--no-peers", default=True, show_default=True, help="Measure baselines and peers too.")
 @click.option(
@@ -124,7 +131,9 @@ def bench_index_command(
             parser=parser,
         )
         if spread is not None:
-            write_report(spread, json_path)
+            streams = spread["ranks"] * request_threads
+            _note_samples(options["samples"] * spread["ranks"], spread, f"in whole batches of {streams} streams")
+            write_report(spread, json_path, table=rates_table(spread, "samples_per_s", spread["samples_per_s"]))
         return
     refuse_given(("ring", "request_threads", "parser", "timeout_s"), "for the ranks of an MPI launcher alone")
     if options["data"] is None:
@@ -134,11 +143,21 @@ def bench_index_command(
     report = bench_index(preset, **options)
     if launched_rank() != 0:
         return  # of several processes that measure the same side by side, one reports
-    write_report(report, json_path)
+    _note_samples(options["samples"], report, _why_rounded(options["data"], options["batch_size"]))
+    write_report(report, json_path, table=index_table(report))
     if plot is not None:
         from headrace.bench_plot import plot_threads
 
         plot_threads(report, plot)
+
+
+def _note_samples(asked: int, report: dict[str, Any], why: str) -> None:
+    if report["samples"] != asked:
+        note(f"{report['samples']:,} samples were measured, {asked:,} asked for", why)
+
+
+def _why_rounded(data: str | None, batch_size: int) -> str:
+    return f"in whole batches of {batch_size:,}" if data is None else "the files have no more"
 
 
 _ONE_PROCESS = ("data", "labels", "insert_share", "plot", "peers")

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all
-from headrace.cli_report import json_option, write_report
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
+from headrace.cli_report import json_option, refuse_given, write_report
 from headrace.formats.convert import DEFAULT_ROW_GROUP_ROWS, OutputForm
 from headrace.formats.convert import convert as convert_files
 from headrace.formats.histories import LOGS
@@ -39,7 +39,12 @@ def convert(
     data: tuple[str, ...], json_path: str | None, dataset: str, out: str, history: bool, run_rows: int, **options: Any
 ) -> None:
     """Write the files of a dataset as Parquet or tar shards, with a manifest; run it again to go on after a kill."""
+    refuse_beside_schema(options["schema"])
     if history:
+        refuse_given(
+            ("schema", "labels", "to", "compression", "row_group_rows"),
+            "for other files than a sorted log: no --history",
+        )
         if dataset not in LOGS:
             raise click.UsageError(f"--history is for {', '.join(LOGS)}, not {dataset}")
         log = LOGS[dataset]
@@ -54,5 +59,6 @@ def convert(
         )
         write_report(dataclasses.asdict(sorted_log), json_path)
         return
+    refuse_given(("run_rows",), "for --history alone")
     report = convert_files(dataset, one_or_all(data), out, **options)
     write_report(dataclasses.asdict(report), json_path)

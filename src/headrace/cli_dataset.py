@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli_report import refuse_given
 from headrace.formats.datasets import DATASETS
 from headrace.formats.schema import Schema
 
@@ -38,6 +39,12 @@ def _options(command: _F, *, required: bool) -> _F:
 
 def _read_schema(ctx: click.Context, param: click.Parameter, path: str | None) -> Schema | None:
     return None if path is None else Schema.from_yaml(path)
+
+
+def refuse_beside_schema(schema: Schema | None) -> None:
+    """A usage error for options that a schema of the user's own makes idle."""
+    if schema is not None:
+        refuse_given(("dim", "labels"), "stands in the schema, which --schema gives")
 
 
 def one_or_all(data: tuple[str, ...]) -> str | list[str]:

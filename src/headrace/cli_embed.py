@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.bench import preset_stream, stream_batches
+from headrace.bench import preset_stream, whole_batches
 from headrace.cli_report import json_option, rounds_option, write_report
 from headrace.embed.bench import OPTIMIZERS, measure
 from headrace.formats.generate.presets import preset_names
@@ -76,9 +76,7 @@ def _bench_shape(
     seed: int,
 ) -> dict[str, Any]:
     stream = preset_stream(preset, seed)
-    columns = cut_batches(
-        stream_batches(stream, batches * batch_size * mean_ids, batch_size), batches, batch_size * mean_ids
-    )
+    columns = whole_batches(stream, batches * batch_size * mean_ids, batch_size * mean_ids)
     lengths = [_lengths(batch_size, mean_ids, len(stream.preset.sparse), seed + i) for i in range(batches)]
     schemas = [
         bench_schema(list(stream.preset.sparse), dim, optimizer, multi_hot=mean_ids > 1) for optimizer in OPTIMIZERS
@@ -86,18 +84,6 @@ def _bench_shape(
     made = [indexed_batches(schema, columns, lengths, batch_size) for schema in schemas]
     report = measure(schemas, made, threads=threads, rounds=rounds, peers=peers)
     return {"preset": preset, "batch_size": batch_size, "mean_ids": mean_ids, **report}
-
-
-def cut_batches(pieces: Sequence[Sequence[IdColumn]], batches: int, ids: int) -> list[list[IdColumn]]:
-    """`batches` batches of `ids` ids a column from pieces of a stream, which are cut where its blocks end."""
-    batched: list[list[IdColumn]] = [[] for _ in range(batches)]
-    for parts in zip(*pieces, strict=True):
-        values = np.concatenate([part.values for part in parts])
-        missing = np.concatenate([np.zeros(len(p.values), np.bool_) if p.missing is None else p.missing for p in parts])
-        for i, batch in enumerate(batched):
-            cut = slice(i * ids, (i + 1) * ids)
-            batch.append(IdColumn(parts[0].table, values[cut], missing[cut]))
-    return batched
 
 
 def bench_schema(names: list[str], dim: int, optimizer: OptimizerName, *, multi_hot: bool) -> Schema:
@@ -123,7 +109,7 @@ def _one_length(rng: np.random.Generator, batch_size: int, mean_ids: int) -> I32
 
 
 def indexed_batches(
-    schema: Schema, columns: list[list[IdColumn]], lengths: list[list[I32 | None]], batch_size: int
+    schema: Schema, columns: Sequence[Sequence[IdColumn]], lengths: list[list[I32 | None]], batch_size: int
 ) -> list[Batch]:
     with DIT(index_tables(schema)) as index:
         made = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from headrace.cli_outputs import writable_folder
 from headrace.formats.file_reader import FileReader
 from headrace.formats.id_counts import DEFAULT_MAX_ENTRIES
 from headrace.ingest.feature_stats import feature_stats
@@ -47,9 +47,7 @@ def _plot_folder(ctx: click.Context, param: click.Parameter, path: str | None) -
         from headrace.bench_plot import require_matplotlib
 
         require_matplotlib()
-        if os.path.exists(path) and not os.path.isdir(path):
-            raise click.BadParameter(f"{path!r} is not a folder", ctx, param)
-    return path
+    return writable_folder(ctx, param, path)
 
 
 def count_features(

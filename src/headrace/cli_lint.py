@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
 from headrace.cli_report import json_option, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.lint import lint as lint_files
@@ -28,6 +28,7 @@ def lint(
     json_path: str | None,
 ) -> None:
     """Check files against a schema: lists every bad record; exit code 1 when there is any, or a damaged file."""
+    refuse_beside_schema(schema)
     whole = open_dataset(dataset, one_or_all(data), schema=schema, labels=labels)
     readers = (
         open_dataset(dataset, [file], schema=schema, labels=labels, filesystem=whole.store) for file in whole.files

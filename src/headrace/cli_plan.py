@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from headrace.bench_plan import bench_plan
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
+from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, plot_option, writable, write_report
+from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, write_report
+from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
+from headrace.formats.schema import Schema
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import load_plans, save_plans
 from headrace.ingest.plan.simulation.links import LinkModel
@@ -43,13 +47,12 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 
 
 @click.command("plan")
-@click.argument("data", nargs=-1)
+@optional_dataset_options
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
 @click.option("--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned, or "auto".')
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--labels/--no-labels", default=True, help="Whether the files have a label column.")
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
 @click.option(
     "--steps",
@@ -58,7 +61,7 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
     help="Print so many of the first steps too. Ranks: play so many.  [20]",
 )
 @click.option(
-    "--out", metavar="FILE", callback=writable, help="Save the plans (Arrow IPC). Ranks: a table of steps and ranks."
+    "--out", metavar="FILE", callback=replaceable, help="Save the plans (Arrow IPC). Ranks: a table of steps and ranks."
 )
 @click.option("--read", metavar="FILE", help="Read saved plans, in the place of DATA.")
 @click.option("--verify", is_flag=True, help="Prove the plans; exit code 1 if they are wrong.")
@@ -77,38 +80,47 @@ def plan_command(
     ranks: tuple[int, ...] | None,
     links: LinkModel | None,
     preset: str | None,
-    dataset: str | None,
+    dataset: str,
+    schema: Schema | None,
+    labels: bool,
+    dim: int,
     seed: int,
     json_path: str | None,
     **options: Any,
 ) -> None:
-    """Plan a stream of Criteo text files, or read saved plans: print, prove, compare or draw them.
+    """Plan a dataset, or read saved plans: print, prove, compare or draw them.
 
-    With --ranks: play so many ranks over one trace (any dataset, or a --preset's generated stream), all tables with
+    With --ranks: play so many ranks over one trace (DATA, or a --preset's generated stream), all tables with
     vectors of --dim, and tell bytes, balance, arena rows and time under a model of the links, with and without R.
     """
     if ranks:
         if read or diff or verify or options["capacity"] is not None or options["hot_rows"] != "auto":
             raise click.UsageError("--read, --diff, --verify, --capacity and --hot-rows are for one rank: no --ranks")
+        refuse_given(("schema",), "for one rank: with --ranks all tables have vectors of --dim")
+        if preset:
+            refuse_given(("dataset",), "says what DATA is; --preset has none")
         one_rank = ("capacity", "hot_rows")
         common = {name: value for name, value in options.items() if name not in one_rank}
         plan_ranks(data, ranks=ranks, links=links, preset=preset, dataset=dataset, seed=seed, steps=steps, out=out,
-                   plot=plot, json_path=json_path, **common)  # fmt: skip
+                   plot=plot, json_path=json_path, dim=dim, labels=labels, **common)  # fmt: skip
         return
-    if links or preset or dataset:
-        raise click.UsageError("--links, --preset and --dataset are for --ranks")
+    refuse_given(("links", "preset", "seed"), "for --ranks")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
+    refuse_beside_schema(schema)
+    if not data:  # saved plans
+        refuse_given(("dataset", "schema", "labels", "dim", *options), "for the plans that are made of DATA")
     if diff:
-        found = first_difference(load_plans(diff[0]), load_plans(diff[1]))
-        words = None if found is None else dataclasses.asdict(found)
-        write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
-        raise SystemExit(0 if found is None else 1)
-    plans = load_plans(read) if read else planned(data, **options)
+        refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
+        _compare(*diff, json_path)
+    if read:
+        plans = load_plans(read)
+    else:
+        plans = planned(open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels), **options)
     violations = plans.verify() if verify else []
     result = summary(plans)
     if verify:
-        result |= {"violations": len(violations), "first_violations": tuple(str(v) for v in violations[:5])}
+        result |= {"violations": len(violations), "first_violations": tuple(str(v) for v in violations[:5]) or None}
     if steps and json_path:
         result["first_steps"] = step_rows(plans)[:steps]
     if out:
@@ -121,3 +133,10 @@ def plan_command(
             click.echo("  ".join(f"{key} {value}" for key, value in row.items()))
     if violations:
         raise SystemExit(1)
+
+
+def _compare(a: str, b: str, json_path: str | None) -> NoReturn:
+    found = first_difference(load_plans(a), load_plans(b))
+    words = None if found is None else dataclasses.asdict(found)
+    write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
+    raise SystemExit(0 if found is None else 1)

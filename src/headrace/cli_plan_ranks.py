@@ -11,7 +11,6 @@ import click
 from headrace.cli_dataset import one_or_all
 from headrace.cli_report import write_json
 from headrace.formats.atomic_file import write_atomic
-from headrace.formats.datasets import DATASETS
 from headrace.formats.generate.presets import preset_names
 from headrace.ingest.plan.simulation.links import MAX_RANKS, LinkModel
 
@@ -35,10 +34,9 @@ class RankCounts(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def links_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a simulation: ``ranks``, ``links``, ``preset``, ``dataset``, ``seed``."""
+    """The options of a simulation: ``ranks``, ``links``, ``preset``, ``seed``."""
     for option in (
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the generated stream."),
-        click.option("--dataset", type=click.Choice(list(DATASETS)), help="Ranks: what DATA is.  [criteo-kaggle]"),
         click.option("--preset", type=click.Choice(preset_names()), help="Ranks: a generated stream, not DATA."),
         click.option(
             "--links",
@@ -63,7 +61,7 @@ def plan_ranks(
     ranks: tuple[int, ...],
     links: LinkModel | None,
     preset: str | None,
-    dataset: str | None,
+    dataset: str,
     seed: int,
     steps: int,
     window: int,
@@ -80,8 +78,6 @@ def plan_ranks(
 
     if bool(data) == bool(preset):
         raise click.UsageError("give DATA or --preset, one of them")
-    if preset and dataset:
-        raise click.UsageError("--dataset says what DATA is; --preset has none")
     if plot:
         require_matplotlib()
     from headrace.ranks_plan import planned_ranks, save_table, table_lines
@@ -89,7 +85,7 @@ def plan_ranks(
     report, table = planned_ranks(
         one_or_all(data) if data else None,
         preset=preset,
-        dataset=dataset or "criteo-kaggle",
+        dataset=dataset,
         ranks=ranks,
         links=links,
         seed=seed,

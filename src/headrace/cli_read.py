@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from headrace.bench_files import PRESET, gzip_copy, head_of, parquet_copies, text_files, work_folder
+from headrace.bench_table import decode_table, rates_table
 from headrace.cli_bench import Count, Threads
+from headrace.cli_outputs import writable_folder
 from headrace.cli_report import json_option, refuse_given, rounds_option, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.ingest import bench_decode, bench_loader
@@ -19,7 +21,12 @@ PEER_BYTES = 16 << 20
 FORMATS = ("tsv", "tsv_gz", "parquet")
 
 _data = click.option("--data", metavar="PATH", help="Criteo text, uncompressed, instead of generated Terabyte text.")
-_work = click.option("--work", metavar="DIR", help="Where to put the files that are made.  [default: temporary files]")
+_work = click.option(
+    "--work",
+    metavar="DIR",
+    callback=writable_folder,
+    help="Where to put the files that are made.  [default: temporary files]",
+)
 _seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 
 
@@ -51,7 +58,8 @@ def bench_decode_command(
         small = head_of(text[0], PEER_BYTES, folder) if peers else None
         schema = open_dataset(PRESET, text).schema
         report = bench_decode.measure(text, gz, schema, small=small, threads=threads, rounds=rounds)
-    write_report({**_source(data), "cores": len(os.sched_getaffinity(0)), **report}, json_path)
+    report = {**_source(data), "cores": len(os.sched_getaffinity(0)), **report}
+    write_report(report, json_path, table=decode_table(report))
 
 
 @click.command("loader")
@@ -90,7 +98,8 @@ def bench_loader_command(
                     dataset, files = "parquet", parquet_copies(text, folder, threads=options["threads"])
                 readers[name] = _opener(dataset, files)
         report = bench_loader.measure(readers, **options)
-    write_report({**_source(data), "cores": len(os.sched_getaffinity(0)), **report}, json_path)
+    report = {**_source(data), "cores": len(os.sched_getaffinity(0)), **report}
+    write_report(report, json_path, table=rates_table(report, "rows_per_s", report["rows_per_s"]))
 
 
 def _opener(dataset: str, files: list[str]) -> bench_loader.OpenReader:

@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all
-from headrace.cli_report import HotRows, json_option, write_report
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
+from headrace.cli_outputs import writable_folder
+from headrace.cli_report import HotRows, json_option, refuse_given, write_report
 from headrace.formats.datasets import dataset_split, open_dataset
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.schema import Schema
@@ -46,7 +47,9 @@ from headrace.replay import BatchDigest, Replay, ReplayState
     "rows (keeps 8 bytes for each unique row of each batch).",
 )
 @click.option("--digest", is_flag=True, help="Hash all batches and plans, to compare two runs.")
-@click.option("--resume", metavar="DIR", help="Keep the state there, and go on from it after a kill.")
+@click.option(
+    "--resume", metavar="DIR", callback=writable_folder, help="Keep the state there, and go on from it after a kill."
+)
 @click.option("--save-every", type=click.IntRange(1), default=1000, show_default=True, help="Batches between states.")
 @click.option("--follow", is_flag=True, help="DATA is a folder in which files appear, up to one named --end-marker.")
 @click.option("--end-marker", default="_END", show_default=True)
@@ -79,6 +82,15 @@ def replay(
     **options: Any,
 ) -> None:
     """Run the loader over the files of a dataset (paths, globs, folders or URIs), without a model."""
+    refuse_beside_schema(schema)
+    if resume is None:
+        refuse_given(("save_every",), "for --resume alone")
+    if not follow:
+        refuse_given(("end_marker", "poll_seconds", "max_idle_seconds"), "for --follow alone")
+    if split is None:
+        refuse_given(("convention",), "for --split alone")
+    if not options["shuffle"]:
+        refuse_given(("seed",), "for --shuffle alone")
     paths: Any = one_or_all(data)
     if follow:
         if not isinstance(paths, str):

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli_outputs import writable
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -28,23 +30,16 @@ class HotRows(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 def json_option(command: _F) -> _F:
     return click.option(
-        "--json", "json_path", metavar="FILE", callback=writable, help='Write the result as JSON ("-": stdout).'
+        "--json",
+        "json_path",
+        metavar="FILE",
+        callback=_writable_or_stdout,
+        help='Write the result as JSON ("-": stdout).',
     )(command)
 
 
-def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
-    """Refuse at once, not after an hour of work, what cannot be written."""
-    if path in (None, "-"):
-        return path
-    name = os.path.abspath(str(path))
-    folder = os.path.dirname(name)
-    if os.path.isdir(name):
-        raise click.BadParameter(f"{path!r} is a folder", ctx, param)
-    if not os.path.isdir(folder):
-        raise click.BadParameter(f"there is no folder {folder!r}", ctx, param)
-    if not os.access(name if os.path.exists(name) else folder, os.W_OK):
-        raise click.BadParameter(f"{path!r} cannot be written: permission denied", ctx, param)
-    return path
+def _writable_or_stdout(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    return path if path == "-" else writable(ctx, param, path)
 
 
 def plot_option(help: str) -> Callable[[_F], _F]:
@@ -58,46 +53,63 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     from headrace.bench_plot import require_matplotlib
 
     require_matplotlib()
+    writable(ctx, param, path)
     if os.path.splitext(path)[1].lower() not in (".png", ".svg", ".pdf"):
         raise click.BadParameter(f"{path!r} does not end in .png, .svg or .pdf", ctx, param)
-    return writable(ctx, param, path)
+    return path
 
 
 def rounds_option(default: int, help: str = "Interleaved measurements.") -> Callable[[_F], _F]:
-    """``--rounds N``; says so, on standard error, where N is too few to tell a figure from noise."""
-    return click.option(
-        "--rounds", type=click.IntRange(1), default=default, show_default=True, callback=_enough, help=help
-    )
-
-
-def _enough(ctx: click.Context, param: click.Parameter, rounds: int) -> int:
-    if rounds < 3:
-        what = "1 round has no spread" if rounds == 1 else "2 rounds have next to no spread"
-        click.echo(f"note: {what}: the figures may be off by as much as the machine is noisy; 5 rounds tell", err=True)
-    return rounds
+    """``--rounds N``; `write_report` says so where N is too few to tell a figure from noise."""
+    return click.option("--rounds", type=click.IntRange(1), default=default, show_default=True, help=help)
 
 
 def refuse_given(names: Iterable[str], why: str) -> None:
     """A usage error if any of the running command's options `names` was given: it would change nothing."""
     ctx = click.get_current_context()
-    options = {param.name: param.opts[0] for param in ctx.command.params}
+    options = {param.name: param for param in ctx.command.params}
     given = [n for n in names if ctx.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE]
     if given:
-        raise click.UsageError(f"{', '.join(options[name] for name in given)}: {why}", ctx)
+        raise click.UsageError(f"{', '.join(_as_given(options[n], ctx.params.get(n)) for n in given)}: {why}", ctx)
 
 
-def write_report(result: dict[str, Any], json_path: str | None, *, hidden: tuple[str, ...] = ()) -> None:
-    """A table for people, without the keys `hidden`, and JSON where it was asked for."""
+def _as_given(param: click.Parameter, value: Any) -> str:
+    """The option by the name it was given by: of "--peers/--no-peers" either."""
+    return param.secondary_opts[0] if value is False and param.secondary_opts else param.opts[0]
+
+
+def write_report(
+    result: dict[str, Any],
+    json_path: str | None,
+    *,
+    hidden: tuple[str, ...] = (),
+    table: dict[str, Any] | None = None,
+) -> None:
+    """A table for people (`table`, or `result`) without the keys `hidden`, and JSON where it was asked for."""
+    _note_few_rounds()
     if json_path == "-":
         write_json(result, json_path)
         return
-    table = {key: value for key, value in result.items() if key not in hidden}
+    table = {key: value for key, value in (table or result).items() if key not in hidden}
     shown = {k: v for k, v in _flat(table) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
     width = max(map(len, shown), default=0)
     for key, value in shown.items():
         click.echo(f"{key:<{width}}  {_text(value)}")
     if json_path:
         write_json(result, json_path)
+
+
+def _note_few_rounds() -> None:
+    ctx = click.get_current_context(silent=True)
+    rounds = ctx.params.get("rounds") if ctx else None
+    if rounds in (1, 2):
+        note("1 round has no spread" if rounds == 1 else "2 rounds have next to no spread",
+             "the figures may be off by as much as the machine is noisy; 5 rounds tell")  # fmt: skip
+
+
+def note(what: str, why: str) -> None:
+    """Beside the report, on standard error."""
+    click.echo(f"note: {what}: {why}", err=True)
 
 
 def _text(value: Any) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.cli_dataset import one_or_all, optional_dataset_options
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
-from headrace.cli_report import json_option, plot_option, write_report
+from headrace.cli_report import json_option, plot_option, refuse_given, write_report
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.coverage import coverage as laws_coverage
@@ -29,6 +29,9 @@ PUBLISHED_ROWS = {"criteo-kaggle": 32_768, "criteo-terabyte": 65_536, "taobao-us
 """Sizes of the hot set whose coverage of the accesses is published."""
 
 CURVE_POINTS = 100
+
+DEFAULT_COSTS = {"c_early": 1.0, "c_late": 2.0, "c_ar": 1.0}
+"""Of a row, in no unit: as a late one is awaited, it counts twice."""
 
 
 @click.command("stats")
@@ -54,7 +57,7 @@ CURVE_POINTS = 100
 @click.option("--world-size", type=click.IntRange(1), default=1, show_default=True, help="Ranks (W).")
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
-@click.option("--calibrate", is_flag=True, help="Measure the costs a row in this process, where none are given.")
+@click.option("--calibrate", is_flag=True, help="Measure the costs of a row in this process, in nanoseconds.")
 @click.option("--c-early", type=click.FloatRange(0), help="Cost of a row requested off the critical path.  [1]")
 @click.option("--c-late", type=click.FloatRange(0), help="Cost of a row requested on it.  [2]")
 @click.option("--c-ar", type=click.FloatRange(0), help="Cost of a row all-reduced.  [1]")
@@ -84,6 +87,16 @@ def stats_command(
     what the most accessed rows cover: of the accesses, and of the unique rows of batches, which are what travels."""
     if bool(data) == bool(preset):
         raise click.UsageError("give DATA or --preset, one of them")
+    refuse_beside_schema(schema)
+    counting = ("feature_rows", "max_entries", "plot_features")
+    if preset:
+        refuse_given(("dataset", "schema", "labels", "features", *counting), "for DATA, not with --preset")
+    else:
+        refuse_given(("seed",), "for the generated stream of --preset alone")
+    if not features:
+        refuse_given(counting, "for the columns that --no-features leaves out")
+    if not (preset or top_rows):
+        refuse_given(("held_out",), "for --top-rows alone")
     counted = None
     if data and features:
         reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"])
@@ -100,9 +113,13 @@ def stats_command(
             write_report({"features": counted}, json_path, hidden=("features",))
             return
     given = {name: options.pop(name) for name in ("c_early", "c_late", "c_ar")}
-    row_bytes = criteo_schema(dim=options["dim"]).groups[0].row_bytes
-    costs = measured_costs(row_bytes=row_bytes) if calibrate else RowCosts(c_early=1.0, c_late=2.0, c_ar=1.0)
-    costs = RowCosts(**{n: getattr(costs, n) if given[n] is None else given[n] for n in given})
+    if calibrate:
+        refuse_given(given, "in a unit of its own beside nanoseconds of --calibrate: give all costs, or none")
+        costs = _nanoseconds(measured_costs(row_bytes=criteo_schema(dim=options["dim"]).groups[0].row_bytes))
+    else:
+        costs = RowCosts(**{name: DEFAULT_COSTS[name] if cost is None else cost for name, cost in given.items()})
+    if world_size == 1:
+        click.echo("note: one rank has nobody to reduce with; --world-size says for how many ranks R is", err=True)
     sizes = top_rows or ((PUBLISHED_ROWS[preset],) if preset else ())
     stream = _indexed(
         data, preset=preset, dataset=dataset, schema=schema, batches=batches + (held_out if sizes else 0), **options
@@ -111,7 +128,7 @@ def stats_command(
     for locations, query_ids in islice(stream, batches):
         counter.add(locations, query_ids)
     curve = cost_curve(counter.presence(), costs, world_size=world_size)
-    result = hot_set_report(counter, curve, costs, world_size)
+    result = {**hot_set_report(counter, curve, costs, world_size), "cost_unit": "ns" if calibrate else None}
     covered = covered_by(counter, sizes, stream, preset, options["batch_size"])
     if plot:
         draw(curve, plot)
@@ -123,6 +140,10 @@ def stats_command(
     if counted is not None:
         result["features"] = counted
     write_report(result, json_path, hidden=("features",))
+
+
+def _nanoseconds(costs: RowCosts) -> RowCosts:
+    return RowCosts(c_early=1e9 * costs.c_early, c_late=1e9 * costs.c_late, c_ar=1e9 * costs.c_ar)
 
 
 def _indexed(
@@ -238,6 +259,7 @@ def draw(curve: CostCurve, path: str) -> None:
     axes.axvspan(curve.band_low, curve.band_high, alpha=0.2, label="within 1 %")
     axes.axvline(curve.optimum, linestyle=":", label=f"R = {curve.optimum:,}")
     axes.set_xscale("symlog")
+    axes.set_xlim(left=0)
     axes.set_xlabel("rows in R")
     axes.set_ylabel("cost a step")
     axes.legend()

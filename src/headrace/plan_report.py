@@ -6,29 +6,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.formats.criteo import criteo_schema
+from headrace.formats.reader import RowReader
 from headrace.ingest.data_loader import DataLoader
 from headrace.ingest.plan.plan_file import PlanSequence
 from headrace.ingest.step_plan import StepPlan
 
 
 def planned(
-    data: tuple[str, ...],
+    reader: RowReader[Any, Any],
     *,
-    dim: int,
-    labels: bool,
     window: int,
     capacity: int | None,
     hot_rows: int | Literal["auto"],
     batch_size: int,
     num_workers: int,
 ) -> PlanSequence:
-    """Plan one pass over Criteo text files. ValueError if there is no row, or if the plans are of two runs (a later
+    """Plan one pass over what `reader` reads. ValueError if there is no row, or if the plans are of two runs (a later
     batch did not fit beside the pinned rows)."""
     plans, unique = [], []
     with DataLoader(
-        data[0] if len(data) == 1 else list(data),
-        schema=criteo_schema(dim=dim, labels=labels),
+        reader,
+        schema=reader.schema,
         window=window,
         capacity=capacity,
         hot_rows=hot_rows,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.embed.abandoned import clear_abandoned, put_aside, temporary_folder
+from headrace.embed.run_folder import write_folder
 from headrace.formats import writer_tag
 
 
@@ -79,6 +80,18 @@ def test_what_a_living_writer_put_aside_is_left_alone(path, monkeypatch):
     clear_abandoned(path)
     assert put_aside(path) == aside
     assert not path.exists()
+
+
+def test_checkpoints_with_long_names(tmp_path, monkeypatch, dead_pid):
+    path = tmp_path / ("n" * 255)
+    folder = of_writer(path, monkeypatch, pid=dead_pid)
+    fill(folder)
+    other = fill(of_writer(path.with_name("n" * 254 + "m"), monkeypatch, pid=dead_pid))
+    write_folder(path, {}, lambda _: None)
+    write_folder(path, {}, lambda _: None)
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, other.name])
+    with pytest.raises(OSError, match="File name too long"):
+        write_folder(tmp_path / ("n" * 256), {}, lambda _: None)
 
 
 def test_nothing_to_clear(tmp_path):

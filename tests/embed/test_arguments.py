@@ -40,3 +40,8 @@ def test_numbers_of_any_type(value):
 def test_what_is_no_number(value):
     with pytest.raises(TypeError, match=r"x=.*, not a number"):
         check_number("x", value)
+
+
+def test_numbers_beyond_all_floats():
+    with pytest.raises(ValueError, match="x is beyond the largest float"):
+        check_number("x", 10**400)

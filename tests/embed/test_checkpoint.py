@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
@@ -368,6 +369,85 @@ def test_forged_descriptions_are_refused(tmp_path, change):
     Run().save(tmp_path / "run")
     rewrite_meta(tmp_path / "run", change)
     with pytest.raises(CheckpointError, match="its description is not one of this release"):
+        load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta.update(dense=5),
+        lambda meta: meta.update(dense=None),
+        lambda meta: meta.update(dense_optimizer=[1]),
+        lambda meta: meta["dense_optimizer"].update(state=None),
+        lambda meta: meta["dense_optimizer"].pop("state"),
+        lambda meta: meta["dense_optimizer"].update(param_groups=3),
+        lambda meta: meta["dense_optimizer"]["param_groups"].append(7),
+        lambda meta: meta["dense_optimizer"]["param_groups"][0].update(params=3),
+        lambda meta: meta.pop("schema"),
+        lambda meta: meta["schema"]["tables"][0].update(name="\ud800"),
+        lambda meta: meta["stage"].update(lr=10**400),
+        lambda meta: meta.update(extra=_nested(300)),
+    ],
+)
+def test_descriptions_of_another_form_are_refused(tmp_path, change):
+    Run().save(tmp_path / "run")
+    rewrite_meta(tmp_path / "run", change)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 250)
+    try:
+        with pytest.raises(CheckpointError, match="run"):
+            load_run(tmp_path / "run")
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _nested(depth):
+    tree = []
+    for _ in range(depth):
+        tree = [tree]
+    return tree
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta["dense"].update({"0.weight": "x"}),
+        lambda meta: meta["dense_optimizer"]["state"]["$items"][0].__setitem__(1, 5),
+        lambda meta: meta["dense_optimizer"]["state"]["$items"][1][1].update(step=[]),
+        lambda meta: meta["dense_optimizer"]["param_groups"][0]["params"].__setitem__(0, {"x": 1}),
+    ],
+)
+def test_a_state_that_model_or_optimizer_refuse_changes_nothing(kit, batches, tmp_path, change):
+    trained(kit, batches, tmp_path / "run")
+    rewrite_meta(tmp_path / "run", change)
+    saved, fresh, index = load_run(tmp_path / "run"), Untouched(lr=0.25), FakeIndex()
+    with pytest.raises(CheckpointError, match="does not take its state"):
+        fresh.restore(saved, index=index)
+    fresh.check()
+    assert index.content == ""
+
+
+def test_what_the_index_refuses_leaves_model_and_optimizer_as_they_were(kit, batches, tmp_path):
+    class Refuses(FakeIndex):
+        def read_snapshot(self, path):
+            raise ValueError("not empty")
+
+    trained(kit, batches, tmp_path / "run")
+    saved, fresh = load_run(tmp_path / "run"), Untouched(lr=0.25)
+    with pytest.raises(ValueError, match="not empty"):
+        fresh.restore(saved, index=Refuses())
+    fresh.check()
+
+
+@pytest.mark.parametrize(("field", "value"), [(6, 0x01), (6, 0x20), (6, 0x40), (8, 99)])  # encrypted, .., no method
+def test_archives_of_other_kinds_are_refused(tmp_path, field, value):
+    Run().save(tmp_path / "run")
+    path = tmp_path / "run" / "dense.npz"
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"PK\x03\x04") + field] = raw[raw.index(b"PK\x01\x02") + field + 2] = value
+    path.write_bytes(raw)
+    rewrite_meta(tmp_path / "run", lambda meta: None)
+    with pytest.raises(CheckpointError, match=r"dense\.npz: not a file of arrays"):
         load_run(tmp_path / "run")
 
 

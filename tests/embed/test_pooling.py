@@ -160,6 +160,38 @@ def test_native_equals_twin_bit_for_bit(case):
         assert pooling.pool_backward(one, grad, None, threads).tobytes() == twin.pool_backward(one, grad).tobytes()
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda wide: wide[:, 2:-1],  # columns of a wider array: what the backward of torch.cat gives
+        lambda wide: wide[::2, 1:5],
+        lambda wide: wide[::-1, 1:5],
+        lambda wide: wide[:, 5:1:-1],
+        lambda wide: np.asfortranarray(wide[:, :4]),
+        lambda wide: np.broadcast_to(wide[:1, :4], (len(wide), 4)),
+        lambda wide: np.broadcast_to(np.float32(3), (len(wide), 4)),  # the backward of a sum
+    ],
+)
+def test_gradients_of_any_strides(view, rng):
+    grad = view(rng.standard_normal((6, 7)).astype(np.float32))
+    ids = [[[0, 1], [1], [0], [], [1], [0]][: len(grad)], [[2], [3, 2], [3], [2], [3], []][: len(grad)]]
+    one = bags(ids, ["sum", "mean"], tables=[0, 1])
+    expected = twin.pool_backward(one, np.ascontiguousarray(grad))
+    assert expected.any()
+    assert pooling.pool_backward(one, grad).tobytes() == expected.tobytes()
+
+
+def test_kernel_refuses_gradients_whose_rows_are_not_whole():
+    one = bags([[[0], [1]]], ["sum"])
+    wide = np.zeros((2, 8), np.float32)
+    for grad in (wide[:, ::4], wide[::-1, :2]):
+        with pytest.raises(ValueError, match="side by side"):
+            pooling._pool.pool_backward(
+                grad, one.query_ids, one.offsets, None, one.layout.columns, one.layout.mean, *one.layout.by_table,
+                np.zeros(2, np.uint8), np.zeros((2, 2), np.float32),
+            )  # fmt: skip
+
+
 @pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False)])
 def test_torch_embedding_bag_agrees(mode, weighted, rng):
     ids = [[rng.integers(0, 9, rng.integers(0, 6)).tolist() for _ in range(40)]]

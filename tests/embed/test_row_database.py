@@ -13,6 +13,7 @@ from headrace.embed.stage import EmbeddingStage
 from headrace.formats.rows import Source, SourceRange
 from headrace.formats.schema import Schema, Sparse, Table
 from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import IdColumn
 from headrace.ingest.nodes.index import index_tables
 
 SCHEMA = Schema(
@@ -219,6 +220,17 @@ class TestRefusals:
             database.prefetch({"items": ids})
         assert len(index) == database.in_flight == 0
 
+    def test_what_is_no_mapping_and_no_float32(self, database):
+        with pytest.raises(TypeError, match=r"ids is a mapping from table, .*, not a list"):
+            database.prefetch([1, 2])
+        with pytest.raises(TypeError, match="missing is a mapping"):
+            database.prefetch({"items": [1]}, missing=[True])
+        ticket = database.prefetch({"items": [1]})
+        with pytest.raises(TypeError, match="grads is a mapping"):
+            database.push(ticket, np.ones((1, 2), np.float32))
+        with pytest.raises(ValueError, match=r"torch.bfloat16, not float32: pass gradients.float"):
+            database.push(ticket, {"items": torch.ones(1, 2, dtype=torch.bfloat16)})
+
     def test_names_and_masks(self, database):
         with pytest.raises(ValueError, match="'zzz' is not a table"):
             database.prefetch({"zzz": [1]})
@@ -235,6 +247,56 @@ class TestRefusals:
         loader = type("Loader", (), {})()
         index.claim_writer(loader)
         index.index([IdColumn(0, np.array([1], np.uint64))])
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="insert=False"):
             database.prefetch({"items": [2]})
         assert database.pull(database.prefetch({"items": [2]}, insert=False))["items"].shape == (1, 2)
+
+
+def rows_that_are_taken_out(index, ticket):
+    """Their places are free for the next new rows."""
+    column = IdColumn(0, np.ascontiguousarray(ticket.unique_ids["items"]))
+    index.remove([column])
+    return ticket.rows["items"]
+
+
+def test_gradients_of_forgotten_rows_do_not_reach_the_rows_that_take_their_places(database, stage, index):
+    old = database.prefetch({"items": np.arange(2000)})
+    kept = database.prefetch({"shops": [1]})
+    database.push(old, ones(old, "items"))
+    database.push(kept, ones(kept, "shops"))
+    rows = rows_that_are_taken_out(index, old)
+    stage.forget_rows(rows.group, rows.keys.locations)
+    database.update()
+    new = database.prefetch({"items": np.arange(5000, 7000), "shops": [1]})
+    assert len(np.intersect1d(new.rows["items"].keys.locations, rows.keys.locations)) > 1000
+    pulled = database.pull(new)
+    assert not pulled["items"].any()
+    assert pulled["shops"].tolist() == [[-1, -1]]
+
+
+def test_no_ticket_outlives_rows_that_were_forgotten_or_loaded(database, stage, index):
+    def forget(ticket):
+        rows = rows_that_are_taken_out(index, ticket)
+        stage.forget_rows(rows.group, rows.keys.locations)
+
+    for change in (forget, lambda ticket: stage.load_state_dict(stage.state_dict())):
+        ticket = database.prefetch({"items": [1, 2]})
+        change(ticket)
+        with pytest.raises(RuntimeError, match="prefetch the ids again"):
+            database.pull(ticket)
+        with pytest.raises(RuntimeError, match="other rows may be in its places"):
+            database.push(ticket, ones(ticket, "items"))
+        database.release(ticket)
+    assert database.in_flight == 0
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "ticket"])
+def test_what_is_no_ticket_is_refused(database, wrong):
+    with pytest.raises(RuntimeError, match="ticket"):
+        database.pull(wrong)
+
+
+def test_a_gradient_without_memory_is_refused(database):
+    ticket = database.prefetch({"items": [1]})
+    with pytest.raises(ValueError, match="table 'items': gradients that are no plain array"):
+        database.push(ticket, {"items": torch.zeros(1, 2, device="meta")})

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from headrace.embed.row_database import RowDatabase
 from headrace.embed.stage import EmbeddingStage
@@ -146,6 +147,25 @@ def test_a_failed_export_leaves_the_former_file(stage, index, tmp_path, monkeypa
     assert path.read_bytes() == before
 
 
+def test_weights_of_a_module_are_taken_as_they_are(stage, index):
+    weight = torch.nn.Parameter(torch.from_numpy(VECTORS.copy()))
+    import_rows(stage, index, "items", IDS, weight)
+    assert pull(stage, index, IDS).tobytes() == VECTORS.tobytes()
+    import_rows(stage, index, "items", IDS, weight.to(torch.bfloat16))
+    assert pull(stage, index, IDS).tobytes() == weight.to(torch.bfloat16).float().detach().numpy().tobytes()
+    with pytest.raises(TypeError, match="vectors of int64, not floats"):
+        import_rows(stage, index, "items", IDS, torch.ones(VECTORS.shape, dtype=torch.int64))
+
+
+def test_a_file_of_another_table_is_refused_until_its_name_is_taken_off(stage, index, tmp_path):
+    import_rows(stage, index, "items", IDS, VECTORS)
+    export_table(stage, index, "items", tmp_path / "items.parquet")
+    with pytest.raises(ValueError, match=r"rows of table 'items', as its metadata says, not of 'users'"):
+        import_table(stage, index, "users", tmp_path / "items.parquet")
+    import_table(stage, index, "users", pq.read_table(tmp_path / "items.parquet").replace_schema_metadata())
+    assert pull(stage, index, IDS, "users").tobytes() == VECTORS.tobytes()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_floats_are_rounded(stage, index, dtype):
     import_rows(stage, index, "items", IDS, VECTORS.astype(dtype) / 3)
@@ -210,3 +230,47 @@ def test_bad_files_are_refused_by_name(stage, index, table, message, tmp_path):
     with pytest.raises(FileNotFoundError):
         import_table(stage, index, "items", tmp_path / "absent.parquet")
     assert len(index) == 0
+
+
+def refusal(stage, index, path) -> str:
+    """What a ValueError says of the file; empty if it is taken."""
+    try:
+        import_table(stage, index, "items", path)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_damaged_file_is_refused_by_name_and_changes_nothing(stage, index, tmp_path):
+    path = tmp_path / "rows.parquet"
+    import_rows(stage, index, "items", np.arange(300), np.random.default_rng(0).random((300, 2)))
+    assert export_table(stage, index, "items", path) == 300
+    before, whole = stage.state_arrays()["rows_0"], path.read_bytes()
+    rng, refused = np.random.default_rng(1), 0
+    for at in rng.integers(0, len(whole), 60).tolist():
+        for damaged in (
+            whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :],
+            whole[:at],
+            whole[:at] + whole[at + 9 :],
+        ):
+            path.write_bytes(damaged)
+            refused += refusal(stage, index, path).startswith(str(path))
+            np.testing.assert_array_equal(stage.state_arrays()["rows_0"], before)  # a flip in what nobody reads
+    assert refused > 150
+    with pytest.raises(FileNotFoundError):
+        import_table(stage, index, "items", tmp_path / "none")
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float64(), 2)])
+def test_lists_of_every_kind_are_vectors(stage, index, kind, tmp_path):  # polars writes large lists
+    table = pa.table({"id": pa.array(IDS), "vector": pa.array(VECTORS.tolist(), kind)})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    assert import_table(stage, index, "items", tmp_path / "rows.parquet") == 3
+    assert pull(stage, index, IDS).tolist() == VECTORS.tolist()
+
+
+def test_a_column_that_comes_twice_is_refused(stage, index):
+    vectors = pa.array(VECTORS.tolist())
+    table = pa.Table.from_arrays([pa.array(IDS), pa.array(IDS), vectors], names=["id", "id", "vector"])
+    with pytest.raises(ValueError, match="column 'id' comes 2 times"):
+        import_table(stage, index, "items", table)

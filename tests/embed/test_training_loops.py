@@ -450,6 +450,52 @@ class TestInitializers:
             EmbeddingStage(ONE, frozen="a")
 
 
+class TestGradientsThatWouldBeLost:
+    """A gradient that comes when nobody collects it any more is an error, not a loss in silence."""
+
+    @MODES
+    def test_two_batches_in_one_loss(self, batches, mode):
+        stage = one_stage(mode)
+        loss = stage(batches[0]).sum() + stage(batches[1]).sum()
+        with pytest.raises(RuntimeError, match=r"passed by: after its stage\(batch\) came another batch"):
+            loss.backward()
+
+    @MODES
+    @pytest.mark.parametrize("then", ["step", "skip"])
+    def test_a_backward_after_the_step_or_a_skip(self, batches, mode, then):
+        stage = one_stage(mode)
+        out = stage(batches[0])
+        out.sum().backward(retain_graph=True)
+        stage.step(batches[0]) if then == "step" else stage.skip(batches[1])
+        before = rows_of(stage)
+        with pytest.raises(RuntimeError, match="passed by"):
+            out.sum().backward()
+        stage.optimizer().step()
+        assert rows_of(stage) == before
+
+    @MODES
+    def test_a_batch_without_backward_is_passed_by(self, batches, mode):
+        stage = one_stage(mode)
+        stage(batches[0])
+        stage(batches[1]).sum().backward()
+        stage.step(batches[1])
+        assert rows_of(stage) == [[-1, -1]] * 2
+
+    @MODES
+    def test_a_batch_of_the_same_plan_with_weights_is_another(self, batches, mode):
+        stage = one_stage(mode, initializer=Constant(value=1.0))
+        group = replace(batches[0].groups[0], weights=torch.tensor([2.0, 3.0]))
+        first, second = batches[0], replace(batches[0], groups=(group,))
+        out = stage(first)
+        assert out.tolist() == [[1, 1]] * 2
+        out.sum().backward()
+        out = stage(second)
+        assert out.tolist() == [[2, 2], [3, 3]]
+        out.sum().backward()
+        stage.step(second)
+        assert rows_of(stage) == [[-2, -2], [-3, -3]]  # 1 - (1 + 2), 1 - (1 + 3)
+
+
 class TestStageState:
     @MODES
     def test_round_trip_through_a_file(self, kit, stream, mode, tmp_path):
@@ -489,6 +535,41 @@ class TestStageState:
             with pytest.raises(ValueError):
                 stage.load_state_dict(wrong)
             assert (bits(stage), stage.optimizer().state_dict()) == before
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda s: {"locations_0": s["locations_0"].reshape(-1, 1)},
+            lambda s: {"locations_0": s["locations_0"][:2].reshape(1, 2), "rows_0": s["rows_0"][:1]},
+            lambda s: {"rows_0": s["rows_0"].to_sparse()},
+            lambda s: {"rows_0": torch.empty(s["rows_0"].shape, device="meta")},
+            lambda s: {"rows_0": s["rows_0"].to(torch.complex64).conj()},
+            lambda s: {"optimizer": {**s["optimizer"], "state": {"num_steps": 10**400}}},
+            lambda s: {
+                "optimizer": {**s["optimizer"], "param_groups": [{**s["optimizer"]["param_groups"][0], "lr": 1e40}]}
+            },
+        ],
+    )
+    def test_tensors_that_are_no_plain_rows_are_refused_and_change_nothing(self, batches, change):
+        stage = one_stage()
+        stage(batches[0]).sum().backward()
+        stage.step(batches[0])
+        state, before = stage.state_dict(), (bits(stage), stage.optimizer().state_dict())
+        with pytest.raises(ValueError):
+            stage.load_state_dict({**state, **change(state)})
+        assert (bits(stage), stage.optimizer().state_dict()) == before
+
+    def test_tensors_of_any_memory_layout_are_taken(self, batches):
+        stage = one_stage()
+        stage(batches[0]).sum().backward()
+        stage.step(batches[0])
+        state, before = stage.state_dict(), bits(stage)
+        strided = torch.stack([state["locations_0"]] * 2, 1)[:, 0]
+        transposed = state["rows_0"].t().contiguous().t()
+        assert not strided.is_contiguous()
+        assert not transposed.is_contiguous()
+        stage.load_state_dict({**state, "locations_0": strided, "rows_0": transposed})
+        assert bits(stage) == before
 
 
 @MODES

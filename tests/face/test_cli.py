@@ -9,6 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from headrace import cli_lint
 from headrace.cli import main
 
 
@@ -92,3 +93,13 @@ def test_errors_are_one_line_and_exit_with_1_or_2(generated, arguments, message)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stderr.count("\n") <= 4
+
+
+def test_a_lack_of_memory_ends_in_one_line(tmp_path, monkeypatch):
+    def run_out(*_, **__):
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(cli_lint, "open_dataset", run_out)
+    result = invoke("lint", tmp_path)
+    assert result.exit_code == 1
+    assert result.output == "Error: MemoryError: there is not enough memory (std::bad_alloc)\n"

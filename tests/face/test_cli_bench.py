@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from headrace.bench import data_batches, data_residents, popular_ids, preset_stream, stream_batches
+from headrace.bench import data_batches, data_residents, popular_ids, preset_stream, stream_batches, whole_batches
 from headrace.cli import main
 from headrace.formats.generate.generate import generate
 from headrace.indexer.indexed import IdColumn
@@ -113,14 +113,14 @@ def test_a_dataset_is_measured_and_its_rows_are_what_it_brings(files):
         (["--rows", "1e15"], "1,000,000,000,000,000 --rows needs at least 21.3 PiB of memory, and "),
         (["--rows", "1e17"], "whole number from 1 to 2^53"),
         (["--ranks", "--insert-share", "1"], "--insert-share: for one process"),
-        (["--ranks", "--no-peers", "--plot", "p.png"], "--plot, --peers: for one process"),
+        (["--ranks", "--no-peers", "--plot", "p.png"], "--plot, --no-peers: for one process"),
         (["--ranks", "--threads", "1,2"], "several --threads are for one process"),
-        (["--no-ring", "--parser"], "--ring, --parser: for the ranks of an MPI launcher"),
+        (["--no-ring", "--parser"], "--no-ring, --parser: for the ranks of an MPI launcher"),
         (["--request-threads", "1"], "--request-threads: for the ranks of an MPI launcher"),
         (["--timeout-s", "9", "--no-ranks"], "--timeout-s: for the ranks of an MPI launcher"),
         (["--data", "x", "--seed", "0"], "--seed: for a generated stream, not with --data"),
         (["--data", "x", "--preset", "criteo-kaggle"], "--preset: for a generated stream, not with --data"),
-        (["--no-labels"], "--labels: for the files of --data"),
+        (["--no-labels"], "--no-labels: for the files of --data"),
         (["--plot", "x.txt"], "'x.txt' does not end in .png, .svg or .pdf"),
         (["--plot", "x"], "'x' does not end in .png, .svg or .pdf"),
         (["--json", "/no/such/x.json"], "there is no folder '/no/such'"),
@@ -134,6 +134,13 @@ def test_bad_options_end_in_one_line(arguments, message):
     assert "Traceback" not in result.output
 
 
+def test_what_is_wrong_is_told_without_a_note_on_rounds():
+    for arguments in (["--preset", "criteo-kaggle", "--rows", "1e8"], ["--no-labels"], ["--json", "/"]):
+        result = invoke("--rounds", 1, *arguments)
+        assert result.exit_code in (1, 2)
+        assert "note:" not in result.output
+
+
 def test_what_may_not_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
     (tmp_path / "old.json").write_text("{}")
     monkeypatch.setattr("os.access", lambda path, mode: False)
@@ -143,24 +150,87 @@ def test_what_may_not_be_written_is_refused_before_any_work(tmp_path, monkeypatc
         assert "cannot be written: permission denied" in result.output
 
 
+def fake_report(**changes):
+    """A report of no measurement."""
+    return {
+        "samples": 262_144, "samples_per_s": {"1": 5.5, "2": 9000.0}, "ids_per_s": {"1": 143.0, "2": 234_000.0},
+        "limit_samples_per_s": 70_000.4, "ratio_to_limit": 0.5, "baseline_sharded_map": 3.0,
+        "baseline_lock_per_id": 2.0,
+        "baselines_by_threads": {"1": {"sharded_map": 3.0, "lock_per_id": 2.0}}, "peers": {"cykhash": 4.0},
+        "spread": {
+            "index_1": [5.0, 6.0], "index_2": [8000.0, 10_000.0], "limit": [1.0, 100_000.0],
+            "sharded_map_1": [2.5, 3.5], "lock_per_id_1": [1.0, 2.0], "cykhash": [4.0, 4.0],
+        },
+        **changes,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("rounds", "note"), [(1, "note: 1 round has no spread"), (2, "note: 2 rounds have next to no spread"), (3, None)]
 )
 def test_few_rounds_are_told_from_enough(rounds, note, monkeypatch):
-    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: {"rounds": options["rounds"]})
+    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: fake_report(rounds=options["rounds"]))
     result = invoke("--rounds", rounds, "--json", "-")
-    assert json.loads(result.stdout) == {"rounds": rounds}
+    assert json.loads(result.stdout) == fake_report(rounds=rounds)
     assert result.stderr.startswith(note) if note else result.stderr == ""
+
+
+def test_the_table_has_each_median_beside_its_spread_under_one_name(monkeypatch):
+    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: fake_report())
+    assert invoke().stdout.splitlines() == [
+        "samples                      262144",
+        "samples_per_s.index_1        5.5 (5.0 to 6.0)",
+        "samples_per_s.index_2        9,000 (8,000 to 10,000)",
+        "samples_per_s.limit          70,000 (1 to 100,000)",
+        "samples_per_s.sharded_map_1  3.0 (2.5 to 3.5)",
+        "samples_per_s.lock_per_id_1  2.0 (1.0 to 2.0)",
+        "samples_per_s.cykhash        4.0 (4.0 to 4.0)",
+        "ids_per_s.1                  143.0000",
+        "ids_per_s.2                  234,000.0000",
+        "ratio_to_limit               0.5000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "measured", "message"),
+    [
+        (("--samples", 10_000), 16_384, "16,384 samples were measured, 10,000 asked for: in whole batches of 8,192"),
+        (("--data", "x"), 700, "700 samples were measured, 262,144 asked for: the files have no more"),
+        ((), 262_144, ""),
+    ],
+)  # fmt: skip
+def test_other_samples_than_were_asked_for_are_told(options, measured, message, monkeypatch):
+    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: fake_report(samples=measured))
+    result = invoke(*options)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == (f"note: {message}\n" if message else "")
 
 
 @pytest.mark.parametrize(("rank", "writes"), [("0", True), ("1", False)])
 def test_of_processes_side_by_side_the_first_one_reports(rank, writes, tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: {"rank": rank})
+    monkeypatch.setattr("headrace.bench.bench_index", lambda preset, **options: fake_report(rank=rank))
     for name, value in (("PMI_SIZE", "2"), ("PMI_RANK", rank)):
         monkeypatch.setenv(name, value)
-    result = invoke("--no-ranks", "--json", tmp_path / "r.json")
+    result = invoke("--no-ranks", "--rounds", 1, "--json", tmp_path / "r.json")
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "r.json").exists() == ("rank  " in result.stdout) == writes
+    assert (tmp_path / "r.json").exists() == ("rank  " in result.stdout) == ("note" in result.stderr) == writes
+
+
+@pytest.mark.parametrize("batch_size", [64, 30_000, 65_536, 100_000])
+def test_batches_of_a_stream_are_whole_and_none_is_smaller(batch_size):
+    stream = preset_stream("criteo-kaggle", 0)
+    batches = whole_batches(stream, 2 * batch_size - 1, batch_size, first_block=1)
+    assert [len(column.values) for batch in batches for column in batch] == [batch_size] * 26 * 2
+    blocks = [stream.block(1 + n) for n in range(4)]
+    for c, masked in ((0, False), (25, True)):
+        ids = np.concatenate([block.ids[c] for block in blocks])[: 2 * batch_size]
+        missing = ~np.concatenate([block.ids_valid[c] for block in blocks])[: 2 * batch_size]
+        assert np.concatenate([batch[c].values for batch in batches]).tolist() == ids.tolist()
+        if masked:
+            assert np.concatenate([batch[c].missing for batch in batches]).tolist() == missing.tolist()
+        else:
+            assert not missing.any()
+            assert all(batch[c].missing is None for batch in batches)
 
 
 def test_streams_of_two_blocks_have_the_same_ids_and_other_rows():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,25 @@ def test_what_was_converted_is_read_with_the_schema_of_the_conversion(shared_dat
         assert result.exit_code == 0, result.output
         report = json.loads(result.stdout)
         assert (report["rows"], report["ids"], report["index_rows"]) == (4321, 3 * 4321, 3886)
+
+
+def test_a_history_that_is_not_there_is_made_by_the_command_of_the_error(tmp_path: Path) -> None:
+    (tmp_path / "my logs").mkdir()
+    path = write(tmp_path / "my logs" / "UserBehavior.csv", b"1,2,3,pv,1511544070\n1,4,3,buy,1511544080\n")
+    replay = ("replay", path, "--dataset", "taobao-userbehavior-history", "--json", "-")
+    refused = invoke(*replay)
+    _, _, command = refused.stderr.strip().partition("make one with headrace ")
+    assert refused.exit_code == 1
+    assert invoke(*shlex.split(command)).exit_code == 0
+    assert json.loads(invoke(*replay).stdout)["rows"] == 2
+
+
+def test_overwrite_does_what_the_error_says(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day_0", 5)
+    convert = ("convert", tmp_path / "day_0", "--out", tmp_path / "out")
+    assert invoke(*convert).exit_code == 0
+    assert "overwrite=True (--overwrite)" in (again := invoke(*convert, "--row-group-rows", 2)).stderr
+    assert (again.exit_code, invoke(*convert, "--row-group-rows", 2, "--overwrite").exit_code) == (1, 0)
 
 
 def test_convert_ends_with_an_error_code(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from headrace.bench import cut_batches
 from headrace.cli import main
-from headrace.cli_embed import cut_batches
 from headrace.indexer.indexed import IdColumn
 
 

@@ -101,9 +101,37 @@ def test_stats_reports_the_curve_and_its_optimum(data, tmp_path) -> None:
     assert stats["band_low"] <= stats["r_rows"] <= stats["band_high"]
     assert 0 < stats["covered_unique_rows"] < stats["covered_accesses"] < 1
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    measured = invoke("stats", data, "--batch-size", 60, "--calibrate")
+
+
+def test_measured_costs_are_in_nanoseconds_and_not_mixed_with_given_ones(data) -> None:
+    measured = invoke("stats", data, "--batch-size", 60, "--world-size", 4, "--calibrate", "--json", "-")
     assert measured.exit_code == 0, measured.output
-    assert "c_late" in measured.stdout
+    stats = json.loads(measured.stdout)
+    assert stats["cost_unit"] == "ns"
+    assert 0.1 < stats["c_ar"] < 1e5  # a row of 68 bytes: seconds would be 1e-9 times that
+    mixed = invoke("stats", data, "--batch-size", 60, "--calibrate", "--c-late", 3)
+    assert mixed.exit_code == 2
+    assert "--c-late: in a unit of its own" in mixed.output
+
+
+def test_a_single_rank_is_told_that_r_is_for_several(data) -> None:
+    assert "note: one rank has nobody" in invoke("stats", data, "--batch-size", 60).output
+    assert "note: one rank" not in invoke("stats", data, "--batch-size", 60, "--world-size", 2).output
+
+
+def test_bench_plan_names_its_option_when_the_arena_is_too_small() -> None:
+    result = invoke("bench", "plan", "--batch-size", 64, "--window", 2, "--steps", 3, "--warm-up", 1,
+                    "--capacity-share", 0.01)  # fmt: skip
+    assert result.exit_code == 1
+    assert "--capacity-share 0.01 is too small: step 0: the arena has" in result.output
+
+
+def test_any_dataset_is_planned(tmp_path) -> None:
+    log = tmp_path / "UserBehavior.csv"
+    log.write_text("".join(f"{u},{u % 7},{u % 3},pv,{1511544070 + u}\n" for u in range(40)))
+    found = invoke("plan", log, "--dataset", "taobao-userbehavior", "--batch-size", 10, "--window", 2, "--json", "-")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["steps"] == 4
 
 
 def test_bench_plan_over_an_older_index_plans_the_batches_after_its_history() -> None:

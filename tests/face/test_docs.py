@@ -37,3 +37,16 @@ def test_the_schema_is_one(page: str) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     schema = Schema.from_dict(yaml.safe_load(text))
     assert schema.column_names == ("clk", "price", "item", "history")
+
+
+def test_the_commands_about_plans_have_these_options(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.yaml").write_text("labels: [y]\n")
+    text = (repository / "docs" / "plans.md").read_text()
+    lines = re.findall(r"^headrace (plan [^#\n]+)", text, re.MULTILINE)
+    assert len(lines) == 5
+    for line in lines:
+        name, *arguments = line.split()
+        assert main.commands[name].make_context(name, arguments).params["window"] == 32

@@ -1,4 +1,4 @@
-"""The code of docs/training.md and docs/index.md, run as it stands there."""
+"""The code of docs/training.md, docs/index.md and docs/stage.md, run as it stands there."""
 
 from __future__ import annotations
 
@@ -55,3 +55,14 @@ def test_the_index_alone(repository: Path, tmp_path: Path, monkeypatch: pytest.M
     assert names["known"].tolist() == [True, False]
     assert names["uses"].tolist() == [1, 0]
     assert names["stats"].rows == 3
+
+
+def test_tables_in_and_out_and_rows_by_id(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "train.txt", 8)
+    tables, by_id = code_of(repository / "docs" / "stage.md")
+    names = run(tables + by_id)
+    assert names["rows"].tolist() == np.float32([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]).tolist()
+    assert names["ticket"].query_ids["C1"].tolist() == [0, 1, 0]
+    again = names["database"].prefetch({"C1": [9]})
+    assert (names["database"].pull(again)["C1"] < names["rows"][1:]).all()  # a step of row-wise Adagrad down

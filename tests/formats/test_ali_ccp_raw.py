@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.formats.ali_ccp_raw import COMMON, KEY, REPEATED, FeatureListFiles, ali_ccp_raw_schema
 from headrace.formats.errors import BadRecordError
-from headrace.formats.schema import Schema, SchemaError, Sparse
+from headrace.formats.schema import Label, Schema, SchemaError, Sparse
 from tests.support.criteo_text import read_all
 
 SAMPLE_FIELDS = ("205", "206", "207", "210", "216", "301", "508", "509", "702", "853")
@@ -154,6 +154,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for bad in (Sparse(name="301"), Sparse(name="much_too_long", encoding="uint64")):
         with pytest.raises(SchemaError, match=f"sparse '{bad.name}'"):
             headrace.open_dataset("ali-ccp-raw", path, schema=Schema(sparse=(bad,)))
+    path = write_literal(tmp_path)
+    with pytest.raises(SchemaError, match="label 'buy': these files hold 0 or 1"):
+        headrace.open_dataset("ali-ccp-raw", path, schema=Schema(labels=(Label(name="buy", binary=False),)))
     (tmp_path / "common_features_test.csv").unlink()
     with pytest.raises(FileNotFoundError, match=r"common_features_test\.csv, which the samples are joined with"):
         headrace.open_dataset("ali-ccp-raw", path)

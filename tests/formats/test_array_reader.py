@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from headrace.formats.errors import BadRecordError, ColumnMismatchError, Corrupt
 from headrace.formats.multi_hot import MultiHotTables
 from headrace.formats.reader import FilePosition
 from headrace.formats.rows import SourceRange
-from headrace.formats.schema import Schema, SchemaError
+from headrace.formats.schema import Label, Schema, SchemaError
 from tests.support.criteo_text import read_all, rows_of
 
 FLOATS = criteo_schema(dense_dtype="float32", dense_transform="identity")
@@ -194,6 +195,20 @@ def test_bad_values_are_named(tmp_path: Path) -> None:
     assert block.source.ranges == (SourceRange(0, 0, 1), SourceRange(0, 2, 1))
 
 
+@pytest.mark.parametrize(
+    ("values", "offending"),
+    [(np.array([0, 2, 1], np.int32), "2"), (np.array([1, -1, 0], np.int8), "-1"), (np.array([0, 0.5, 1]), r"0\.5")],
+)
+def test_a_label_is_0_or_1_unless_declared_otherwise(tmp_path: Path, values: Any, offending: str) -> None:
+    day(tmp_path, 0, 3)
+    np.save(tmp_path / "day_0_labels.npy", values[:, None])
+    with pytest.raises(BadRecordError, match=rf"line 2, column label: b'{offending}': a label is 0 or 1; .* binary"):
+        read_all(ArrayFiles(tmp_path, FLOATS, TORCHREC_NPY))
+    targets = replace(FLOATS, labels=(Label(name="label", binary=False),))
+    (block,) = read_all(ArrayFiles(tmp_path, targets, TORCHREC_NPY))
+    assert block.data.column("label").to_pylist() == values.tolist()
+
+
 def test_without_labels_and_with_another_schema(tmp_path: Path) -> None:
     day(tmp_path, 0, 1)
     schema = criteo_schema(labels=False, dense_dtype="float32")
@@ -214,3 +229,62 @@ def test_every_form_is_a_dataset_by_name(tmp_path: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="dataset 'x' is unknown; known: criteo-kaggle"):
         open_dataset("x", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.bool_])
+def test_ids_are_integers(tmp_path: Path, dtype: Any) -> None:
+    # DATASETS 26: an id that went through a float is not the id; nor are 1.5 and -3.0 ids
+    np.save(tmp_path / "day_0_labels.npy", np.zeros((2, 1), np.int32))
+    np.save(tmp_path / "day_0_dense.npy", np.zeros((2, 13), np.float32))
+    np.save(tmp_path / "day_0_sparse.npy", np.full((2, 26), 1.5).astype(dtype))
+    with pytest.raises(ColumnMismatchError, match=r"day_0_sparse\.npy, column 'ids': values of .*: ids are integers"):
+        read_all(ArrayFiles(tmp_path, FLOATS, TORCHREC_NPY))
+    ids = {str(j): np.zeros((2, h), np.int32 if j else dtype) for j, h in enumerate(DCNV2_MULTI_HOT_SIZES)}
+    np.savez(tmp_path / "day_0_sparse_multi_hot.npz", **ids)
+    with pytest.raises(ColumnMismatchError, match="ids are integers"):
+        read_all(ArrayFiles(tmp_path, LISTS, DCNV2_NPZ))
+
+
+def write_split(folder: Path, rows: int) -> None:
+    """NVIDIA's post-split form, byte by byte: row r has the label r % 2, dense r + i / 4, ids that need their types."""
+    folder.mkdir(exist_ok=True)
+    (folder / "label.bin").write_bytes(bytes(r % 2 for r in range(rows)))
+    dense = [struct.pack("<13e", *(r + i / 4 for i in range(13))) for r in range(rows)]
+    (folder / "numerical.bin").write_bytes(b"".join(dense))
+    for i in range(26):
+        code, first = (("<b", 100), ("<h", 32_000), ("<i", 2**31 - 1000))[i % 3]
+        (folder / f"cat_{i}.bin").write_bytes(b"".join(struct.pack(code, first + i - r) for r in range(rows)))
+
+
+def test_nvidia_s_split_form(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", 3)
+    reader = open_dataset("criteo-nvidia-split", tmp_path / "train", batch_rows=2)
+    assert (reader.num_rows, [Path(f).name for f in reader.files]) == (3, ["label.bin"])
+    ids = [(100 + i, 32_000 + i, 2_147_482_648 + i)[i % 3] for i in range(26)]
+    assert rows_of(read_all(reader)) == [
+        (0, r, float(r == 1), *(r + i / 4 for i in range(13)), *(v - r for v in ids)) for r in range(3)
+    ]
+    assert len(reader.identity()[0]) == 28  # every file counts as a source
+    (tmp_path / "train" / "cat_25.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"cat_25\.bin"):
+        read_all(open_dataset("criteo-nvidia-split", tmp_path / "train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "message"),
+    [
+        ("label.bin", 1, r"numerical\.bin: 5 rows, but the labels in label\.bin have 6|cat_0\.bin: 5 bytes are not 6"),
+        ("numerical.bin", 1, r"numerical\.bin: 131 bytes are not whole rows of 26 bytes"),
+        ("numerical.bin", 26, r"numerical\.bin: 6 rows, but the labels in label\.bin have 5"),
+        ("cat_1.bin", 1, r"cat_1\.bin: 11 bytes are not 5 integers of 1, 2 or 4 bytes"),
+        ("cat_2.bin", -20, r"cat_2\.bin: 0 bytes are not 5 integers"),
+    ],
+)
+def test_files_of_a_split_that_do_not_belong_together(tmp_path: Path, name: str, extra: int, message: str) -> None:
+    write_split(tmp_path, 5)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data + bytes(extra) if extra > 0 else data[:extra])
+    with pytest.raises(CorruptShardError, match=message):
+        read_all(open_dataset("criteo-nvidia-split", tmp_path))
+    write_split(tmp_path, 0)
+    assert read_all(open_dataset("criteo-nvidia-split", tmp_path)) == []

@@ -148,3 +148,39 @@ def test_a_file_that_shrinks_while_it_is_open(tmp_path: Path) -> None:
     path.write_bytes(bytes(100))
     with pytest.raises(CorruptShardError, match="became shorter"):
         records.read(0, 2)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_is_one_kind_of_error_however_a_member_is_packed(tmp_path: Path, method: int) -> None:
+    array = np.random.default_rng(1).integers(0, 50, (60, 4))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
+        archive.writestr("x.npy", npy_bytes(array))
+    np.testing.assert_array_equal(open_npz(str(tmp_path / "x.npz"))["x"].read(0, 60), array)
+    whole = (tmp_path / "x.npz").read_bytes()
+    damaged = 0
+    for at in range(0, len(whole), 3):
+        for byte in (whole[at] ^ 0x10, 0xFF):
+            (tmp_path / "x.npz").write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
+            try:
+                open_npz(str(tmp_path / "x.npz"))
+            except CorruptShardError:
+                damaged += 1
+    assert damaged > len(whole) // 3
+
+
+def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros(3))
+    data = bytearray((tmp_path / "x.npz").read_bytes())
+    directory = data.index(b"PK\x01\x02")
+    data[directory + 9] |= 0x08  # names are UTF-8
+    data[directory + 46] = 0xFF
+    (tmp_path / "x.npz").write_bytes(data)
+    with pytest.raises(CorruptShardError, match="utf-8"):
+        open_npz(str(tmp_path / "x.npz"))
+
+
+@pytest.mark.parametrize("text", ["-" * 9000 + "1", "(" * 9000, "[" * 9000, "{" * 5000, "not " * 2000 + "1"])
+def test_a_header_that_python_cannot_parse_is_damage(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+    with pytest.raises(CorruptShardError, match="not an array in NumPy's format"):
+        open_npy(str(tmp_path / "x.npy"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from headrace.formats import arrow_columns
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo import criteo_schema
+from headrace.formats.criteo_lines import Kind, Reason
+from headrace.formats.datasets import open_dataset
 from headrace.formats.errors import BadRecordError, ColumnMismatchError, CorruptShardError, ManifestError
 from headrace.formats.manifest import Manifest, describe_file, write_manifest
 from headrace.formats.reader import FilePosition
@@ -26,6 +29,8 @@ from tests.support.criteo_text import read_all, rows_of
 
 SCHEMA = Schema(labels=(Label(name="y"),), dense=(Dense(name="d"),), sparse=(Sparse(name="c", encoding="uint64"),))
 LISTS = Schema(sparse=(Sparse(name="h", encoding="uint64", multi_hot=True),))
+TARGETS = Schema(labels=(Label(name="y", binary=False),))
+NO_BINARY_LABEL = "a label is 0 or 1; declare it with binary=False to take any number"
 
 
 def parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -139,8 +144,11 @@ def test_a_type_that_cannot_be_cast_names_file_column_and_both_types(
     ("column", "values", "bad_line", "reason"),
     [
         ("y", pa.array([1, None]), 2, "the label is missing"),
-        ("y", pa.array([0.5, float("nan")]), 2, "not finite"),
-        ("y", pa.array([2**24 + 1]), 1, "does not fit into label"),
+        ("y", pa.array([0.0, float("nan")]), 2, "not finite"),
+        ("y", pa.array([1.0, 0.5]), 2, NO_BINARY_LABEL),
+        ("y", pa.array([0, 1, 0, -1]), 4, NO_BINARY_LABEL),
+        ("y", pa.array([2**63], pa.uint64()), 1, NO_BINARY_LABEL),
+        ("y", pa.array([1, 2], pa.float32()), 2, NO_BINARY_LABEL),
         ("d", pa.array([260.0, 0.5]), 2, "not a whole number"),
         ("d", pa.array([1.0, float("inf")]), 2, "not finite"),
         ("d", pa.array([1.0, 2.0**63]), 2, "does not fit into int64"),
@@ -155,6 +163,74 @@ def test_a_label_or_dense_value_that_does_not_fit(
     assert (caught.value.line, caught.value.column, caught.value.reason) == (bad_line, column, reason)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([-1.5, 2.0, 0.1]),
+        pa.array([-1.5, 2.0, 0.1], pa.float32()),
+        pa.array([-7, 2, 2**24], pa.int32()),
+        pa.array([-1.5, 2.0, 0.25], pa.float16()),
+    ],
+)
+def test_targets_are_any_finite_numbers(tmp_path: Path, values: Any) -> None:
+    found = rows_of(read_all(one_file(tmp_path, "y", values, TARGETS)))
+    assert [row[2] for row in found] == np.array(values.to_pylist()).astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (pa.array([1.5, None]), "the label is missing"),
+        (pa.array([1.5, float("inf")]), "not finite"),
+        (pa.array([1.5, float("nan")], pa.float32()), "not finite"),
+        (pa.array([1.5, 1e39]), "does not fit into float32"),
+    ],
+)
+def test_a_target_that_is_no_finite_number(tmp_path: Path, values: Any, reason: str) -> None:
+    with pytest.raises(BadRecordError) as caught:
+        read_all(one_file(tmp_path, "y", values, TARGETS))
+    assert (caught.value.line, caught.value.column, caught.value.reason) == (2, "y", reason)
+
+
+FLOATS = Schema(dense=(Dense(name="d", dtype="float32"),))
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.uint32(), pa.int64(), pa.uint64()])
+def test_an_integer_that_float32_would_round_is_a_bad_record(tmp_path: Path, kind: pa.DataType) -> None:
+    held = [0, 5, 2**24 - 1, 2**24, 2**24 + 2, 2**31 - 2**7]
+    path = parquet(tmp_path / "x.parquet", {"d": pa.array([*held, 2**24 + 1, None], kind)})
+    with pytest.raises(
+        BadRecordError, match=r"line 7, column d: b'16777217': an integer that float32 would round; dec"
+    ):
+        read_all(ArrowFiles(path, FLOATS))
+    reader = ArrowFiles(path, FLOATS, bad_records="skip")
+    assert [row[2] for row in rows_of(read_all(reader))] == [*held, None]
+    exact = ArrowFiles(path, Schema(dense=(Dense(name="d"),)))  # as the error says
+    assert [row[2] for row in rows_of(read_all(exact))] == [*held, 2**24 + 1, None]
+
+
+@given(st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**26), 2**26)), max_size=9))
+def test_just_the_integers_that_float32_holds_are_taken(values: list[int]) -> None:
+    fitted, reasons = arrow_columns.fit(np.array(values, np.int64), Kind.FLOAT32)
+    assert [reason == 0 for reason in reasons] == [int(np.float32(value)) == value for value in values]
+    assert fitted.tolist() == [float(np.float32(value)) for value in values]
+
+
+def test_the_ends_of_64_bits_are_powers_of_two() -> None:
+    # as the least int64, whose absolute value overflows
+    for values in (
+        np.array([-(2**63), 2**63 - 1, -(2**24) - 1], np.int64),
+        np.array([2**63, 2**64 - 1, 2**53 + 1], np.uint64),
+    ):
+        assert arrow_columns.fit(values, Kind.FLOAT32)[1].tolist() == [0, Reason.ROUNDED, Reason.ROUNDED]
+
+
+def test_floats_and_text_are_rounded_to_float32(tmp_path: Path) -> None:
+    for values in (pa.array([16777217.0, 0.1]), pa.array(["16777217", "0.1"])):
+        path = parquet(tmp_path / "x.parquet", {"d": values})
+        assert [row[2] for row in rows_of(read_all(ArrowFiles(path, FLOATS)))] == [2.0**24, float(np.float32(0.1))]
+
+
 def test_dense_values_of_other_types(tmp_path: Path) -> None:
     for values, expected in (
         (pa.array([True, None]), [1, None]),
@@ -165,8 +241,7 @@ def test_dense_values_of_other_types(tmp_path: Path) -> None:
         (pa.array(np.array([1.5, 2], np.float16)[1:].repeat(2)), [2, 2]),
     ):
         assert [row[3] for row in rows_of(read_all(one_file(tmp_path, "d", values)))] == expected
-    floats = Schema(dense=(Dense(name="d", dtype="float32"),))
-    reader = one_file(tmp_path, "d", pa.array([0.1, None, 3.0]), floats)
+    reader = one_file(tmp_path, "d", pa.array([0.1, None, 3.0]), FLOATS)
     assert [row[2] for row in rows_of(read_all(reader))] == [np.float32(0.1), None, 3.0]
 
 
@@ -261,6 +336,17 @@ def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> 
         ArrowFiles(path, SCHEMA, columns={"z": "other"})
 
 
+def test_where_criteos_schema_stands_in_for_none_the_error_says_so(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "x.parquet", {"clk": [1], "price": [2.5]})
+    with pytest.raises(
+        ColumnMismatchError, match=r"'label': .* clk, price; where no schema is given, Criteo's is taken"
+    ):
+        read_all(open_dataset("parquet", path))
+    path = parquet(tmp_path / "x.parquet", {"cat_3": [1], "price": [2.5]})
+    with pytest.raises(ColumnMismatchError, match=r"a schema without labels reads it \(labels=False, --no-labels\)"):
+        read_all(open_dataset("parquet", path))
+
+
 def test_types_may_differ_from_file_to_file(tmp_path: Path) -> None:
     # L93: nullability, int32 and int64, a column of nulls in the first file; L89: dictionaries of each file
     for i, values in enumerate(
@@ -325,7 +411,7 @@ def write_groups(path: Path, form: str, sizes: list[int], first: int) -> int:
     }[form]() as writer:
         for size in sizes:
             values = np.arange(first, first + size)
-            batch = pa.record_batch([values % 3, values, values.astype(np.uint64)], schema=schema)  # label 2 is legal
+            batch = pa.record_batch([values % 2, values, values.astype(np.uint64)], schema=schema)
             writer.write_batch(batch)
             first += size
     return first
@@ -454,3 +540,63 @@ def test_names_outside_ascii(tmp_path: Path) -> None:
     schema = Schema(sparse=(Sparse(name="Kategorie_ä", encoding="uint64"),))
     path = parquet(tmp_path / "ö.parquet", {"Kategorie_ä": [4]})
     assert rows_of(read_all(ArrowFiles(path, schema))) == [(0, 0, 4)]
+
+
+ONE_ID = Schema(sparse=(Sparse(name="c", encoding="uint64"),))
+
+
+def id_stream(*batches: list[int]) -> bytes:
+    sink = pa.BufferOutputStream()
+    schema = pa.schema({"c": pa.uint64()})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for ids in batches:
+            writer.write_batch(pa.record_batch([pa.array(ids, pa.uint64())], schema))
+    return bytes(sink.getvalue())
+
+
+def test_a_stream_that_is_cut_anywhere_is_no_end(tmp_path: Path) -> None:
+    whole, path = id_stream([1, 2], [3], [4]), tmp_path / "x.arrows"
+    path.write_bytes(whole)
+    assert rows_of(read_all(ArrowFiles(path, ONE_ID))) == [(0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4)]
+    for size in range(1, len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptShardError):
+            read_all(ArrowFiles(path, ONE_ID))
+
+
+def test_a_manifest_stands_in_for_the_mark_of_a_stream_s_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrows"
+    path.write_bytes(id_stream([1, 2])[:-8])  # a writer may just close the stream
+    with pytest.raises(CorruptShardError, match=r"end of the stream is not marked, .* 2 rows were read"):
+        read_all(ArrowFiles(path, ONE_ID))
+    write_manifest(tmp_path, Manifest(files={path.name: describe_file(path, rows=2)}))
+    assert rows_of(read_all(ArrowFiles(tmp_path, ONE_ID))) == [(0, 0, 1), (0, 1, 2)]
+
+
+def test_what_follows_the_end_of_a_stream_is_not_passed_by(tmp_path: Path) -> None:
+    (tmp_path / "x.arrows").write_bytes(id_stream([1]) + id_stream([2]))  # as by cat
+    with pytest.raises(CorruptShardError, match=r"other bytes behind the end of the stream, .* 1 rows were read"):
+        read_all(ArrowFiles(tmp_path / "x.arrows", ONE_ID))
+
+
+@pytest.mark.parametrize("form", ["parquet", "file", "stream"])
+def test_a_name_that_is_no_text(tmp_path: Path, form: str) -> None:
+    table = pa.table({"c": pa.array([7], pa.uint64())})
+    sink = pa.BufferOutputStream()
+    if form == "parquet":
+        pq.write_table(table, sink)
+    else:
+        with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(sink, table.schema) as writer:
+            writer.write_table(table)
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.dat")
+    Path(path).write_bytes(bytes(sink.getvalue()))
+    assert rows_of(read_all(ArrowFiles(path, ONE_ID))) == [(0, 0, 7)]
+
+
+def test_lists_of_dictionaries_over_row_groups(tmp_path: Path) -> None:
+    schema = Schema(sparse=(Sparse(name="c", multi_hot=True),))
+    coded = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), pa.array(["1", "a", None]).dictionary_encode())
+    pq.write_table(pa.table({"c": coded}), tmp_path / "x.parquet", row_group_size=1)
+    for batch_rows in (1, 2, 100):
+        reader = ArrowFiles(tmp_path / "x.parquet", schema, batch_rows=batch_rows)
+        assert [row[2] for row in rows_of(read_all(reader))] == [[1, 10], [], [None]]

@@ -113,6 +113,8 @@ def test_a_uri_says_how_to_fetch(tree: Path) -> None:
     ("paths", "match"),
     [
         ("file:///a?attempts=many", "attempts=many: not a number"),
+        ("file:///a?attemps=2", r"file:///a: attemps is none of the parameters .*attempts"),
+        ("file:///a?attempts=2&region=x", "region is none of the parameters"),
         ("file:///a?stall_timeout_s=0", "stall_timeout_s=0"),
         (["file:///a?ahead=2", "file:///b"], "of several file systems"),
         ("pipe:cat /etc/passwd", "is a command, and none is run here"),
@@ -138,7 +140,9 @@ def test_no_credentials_in_errors_or_names() -> None:
 
 def small_array_files(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    rng.integers(0, 1000, (50, 40), np.int32).tofile(folder / "train_data.bin")
+    rows = rng.integers(0, 1000, (50, 40), np.int32)
+    rows[:, 0] %= 2  # labels
+    rows.tofile(folder / "train_data.bin")
     np.save(folder / "day_0_labels.npy", np.ones((40, 1), np.int32))
     np.save(folder / "day_0_dense.npy", rng.random((40, 13), np.float32))
     np.save(folder / "day_0_sparse.npy", rng.integers(0, 9, (40, 26), np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.formats import atomic_file
-from headrace.formats.atomic_file import AtomicFile, is_partial, write_atomic
+from headrace.formats.atomic_file import AtomicFile, is_partial, named_errors, write_atomic
 from headrace.formats.writer_tag import writer_tag
 
 
@@ -27,6 +28,23 @@ def test_a_file_appears_when_it_is_published(tmp_path: Path) -> None:
         file.publish()
     assert target.read_bytes() == b"new"
     assert os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_file_that_finds_no_room_when_it_is_closed_vanishes_and_the_first_error_is_told(
+    tmp_path: Path, told: bool
+) -> None:
+    def write() -> None:
+        with AtomicFile(tmp_path / "x") as file:
+            file.stream.close()
+            file._stream = open("/dev/full", "wb")  # noqa: SIM115 (what is buffered cannot be written)
+            file.write(b"new")
+            if told:
+                raise OSError("at first")
+
+    with pytest.raises(OSError, match="at first" if told else "No space left"):
+        write()
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -110,9 +128,121 @@ def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [f".x.{host}-{10**17}-{process}-00000001.partial", "x"]
 
 
+FULL = """
+import os, resource, signal, sys
+from pathlib import Path
+from headrace.formats.atomic_file import AtomicFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # as a disk that is full
+for data in (b"x" * 100_000, b"x" * 5001, b"x" * 4000):
+    try:
+        with AtomicFile(Path(sys.argv[1])) as file:
+            file.write(data)  # the second is in the buffer, and fails when it is flushed
+            if len(data) == 4000:
+                file.write(b"y" * 4000)
+            file.finish()
+    except OSError as error:
+        print(error.errno, error.filename, os.listdir(Path(sys.argv[1]).parent))
+"""
+
+
+def test_nothing_is_left_on_a_full_disk_and_the_error_names_the_file(tmp_path: Path) -> None:
+    target = tmp_path / "x.arrow"
+    done = subprocess.run([sys.executable, "-c", FULL, target], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines() == [f"{errno.EFBIG} {target} []"] * 3
+    assert done.stderr == ""
+
+
+def test_an_error_without_a_number_keeps_its_words() -> None:
+    with pytest.raises(OSError, match=r"^x\.npy: 8 requested and 0 written$"), named_errors("x.npy"):
+        raise OSError("8 requested and 0 written")
+    with pytest.raises(FileNotFoundError, match=r"'y'$"), named_errors("x"), open("y"):
+        pass
+
+
 def test_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     for target in (tmp_path / "x", Path(".")):
         (tmp_path / "x").mkdir(exist_ok=True)
         with pytest.raises(IsADirectoryError, match=f"where the file is to be written: '{target}'"):
             AtomicFile(target)
     assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["n" * 212, "n" * 255, "ä" * 127, "n" * 200])
+def test_long_names(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    host, _, process, _ = writer_tag().split("-")
+    with AtomicFile(target) as file:
+        (partial,) = os.listdir(tmp_path)
+        assert is_partial(partial)
+        partial.encode()  # no half of a character
+        left = tmp_path / (partial.rsplit(".", 2)[0] + f".{host}-{10**9}-{process}-00000000.partial")
+        left.touch()  # of a killed writer
+        file.finish()
+        file.publish()
+    other = tmp_path / (name[:-1] + "m")
+    write_atomic(other, b"")
+    assert left.exists()  # of another file, whose name begins alike
+    write_atomic(target, b"new")
+    assert sorted(os.listdir(tmp_path)) == sorted([name, other.name])
+
+
+def test_a_name_that_is_too_long_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("n" * 255 + "n")
+    for target in (tmp_path / ("n" * 256), tmp_path / "link"):
+        with pytest.raises(OSError, match="File name too long"):
+            AtomicFile(target)
+    assert os.listdir(tmp_path) == ["link"]
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("there/real")
+    (tmp_path / "chain").symlink_to("link")
+    (tmp_path / "dangling").symlink_to("there/new")
+    (tmp_path / "circle").symlink_to("circle")
+    write_atomic(tmp_path / "chain", b"new")
+    write_atomic(tmp_path / "dangling", b"first")
+    with pytest.raises(OSError, match="Too many levels"):
+        write_atomic(tmp_path / "circle", b"")
+    assert (tmp_path / "there" / "real").read_bytes() == b"new"
+    assert (tmp_path / "there" / "new").read_bytes() == b"first"
+    assert all((tmp_path / name).is_symlink() for name in ("link", "chain", "dangling", "circle"))
+    assert sorted(os.listdir(tmp_path / "there")) == ["new", "real"]
+
+
+def test_what_no_file_can_take_the_place_of_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    read, write = os.pipe()
+    for target in (tmp_path / "pipe", tmp_path / "link", Path("/dev/null"), Path(f"/dev/fd/{write}")):
+        with pytest.raises(OSError, match="pipe, socket or device stands where the file is to be written"):
+            AtomicFile(target)
+    os.close(read)
+    os.close(write)
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400, 0o777])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "x"
+    target.touch()
+    target.chmod(mode)
+    with AtomicFile(target) as file:
+        (partial,) = (name for name in os.listdir(tmp_path) if name != "x")
+        assert (tmp_path / partial).stat().st_mode & 0o777 == mode
+        file.write(b"new")
+        file.finish()
+        file.publish()
+    assert target.stat().st_mode & 0o777 == mode
+    assert target.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_file_that_is_replaced_keeps_its_owner(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.touch()
+    os.chown(target, 1234, 1235)
+    write_atomic(target, b"new")
+    assert (target.stat().st_uid, target.stat().st_gid) == (1234, 1235)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.formats import quarantine as pair
 from headrace.formats.bad_records import BadRecordLog, BadRecords
+from headrace.formats.criteo_reader import CriteoFiles
 from headrace.formats.errors import BadRecordError, BadRecordLimitError
+from headrace.formats.schema import Schema, Sparse
 
 
 class Block:
@@ -49,6 +55,25 @@ def record(line: int = 1) -> BadRecordError:
 def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="bad records"):
         BadRecords(**options)
+
+
+@pytest.mark.parametrize("own", ["bad.tsv", "bad.tsv.jsonl"])
+def test_a_file_that_is_no_quarantine_is_not_appended_to(tmp_path: Path, own: str) -> None:
+    (tmp_path / own).write_bytes(b"0\t1\n")
+    with pytest.raises(FileExistsError, match=rf"{own} is there, and is no quarantine; give the name of a new file"):
+        BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.tsv"))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {own: b"0\t1\n"}
+
+
+@pytest.mark.parametrize("text", [b"1", None])
+def test_an_earlier_quarantine_or_an_empty_file_is_gone_on_with(tmp_path: Path, text: bytes | None) -> None:
+    (tmp_path / "bad.tsv").touch()  # as tempfile makes one
+    for _ in range(2):
+        block = Block(1)
+        block.texts[1] = text
+        block.settle(BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.tsv")))
+    assert (tmp_path / "bad.tsv").read_bytes() == (b"1\n1\n" if text else b"")
+    assert len((tmp_path / "bad.tsv.jsonl").read_bytes().splitlines()) == 2
 
 
 @pytest.mark.parametrize("options", [{"max_count": 1.0}, {"max_count": True}, {"max_rate": "1"}, {"max_rate": True}])
@@ -208,3 +233,61 @@ def test_readers_in_many_threads_may_share_a_quarantine(tmp_path: Path) -> None:
     stored = (tmp_path / "bad.tsv").read_text().splitlines()
     assert stored == [str(e["line"]) for e in entries(tmp_path)]  # line and entry stand at the same place
     assert len(stored) == 400
+
+
+def quarantined(path: Path) -> BadRecordLog:
+    return BadRecordLog(BadRecords(mode="quarantine", quarantine_path=path))
+
+
+def test_a_folder_or_a_file_beside_an_empty_one_is_no_quarantine(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        quarantined(tmp_path)
+    (tmp_path / "data.tsv").write_bytes(b"1\t2\n")
+    (tmp_path / "data.tsv.jsonl").touch()  # says nothing of it
+    with pytest.raises(FileExistsError, match=r"data\.tsv is there, and is no quarantine"):
+        quarantined(tmp_path / "data.tsv")
+
+
+@pytest.mark.parametrize("name", ["bad.tsv", "link.tsv"])
+def test_a_quarantine_that_is_replayed_takes_nothing_in(tmp_path: Path, name: str) -> None:
+    pair.append(tmp_path / "bad.tsv", [(BadRecordError("f", 1, "c", b"x", "why", ""), b"1\t2")])
+    for ending in ("tsv", "tsv.jsonl"):
+        (tmp_path / f"link.{ending}").symlink_to(f"bad.{ending}")
+    policy = BadRecords(mode="quarantine", quarantine_path=tmp_path / name)
+    with pytest.raises(ValueError, match="is one of the files to be read; give another one"):
+        CriteoFiles(tmp_path / "bad.tsv", Schema(sparse=(Sparse(name="a"), Sparse(name="b"))), bad_records=policy)
+    assert (tmp_path / "bad.tsv").read_bytes() == b"1\t2\n"
+
+
+def test_a_line_that_a_killed_process_did_not_finish_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "bad"
+    for name in ("bad", "bad.jsonl"):
+        (tmp_path / name).write_bytes(b"half")
+    pair.append(path, [(BadRecordError("f", 1, "c", b"x", "why", ""), b"whole")])
+    assert path.read_bytes() == b"half\nwhole\n"
+    assert [line[:1] for line in (tmp_path / "bad.jsonl").read_bytes().splitlines()] == [b"h", b"{"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from headrace.formats import quarantine
+from headrace.formats.errors import BadRecordError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+record = BadRecordError("f", 1, "c", b"x", "why", "")
+quarantine.append(Path(sys.argv[1]), [(record, b"first")])
+for size in (2000, 100):  # the lines, or their entries, find no room
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, 4000))
+    try:
+        quarantine.append(Path(sys.argv[1]), [(record, b"x" * 1500)] * 2)
+    except OSError as error:
+        print(error.errno, error.filename)
+"""
+
+
+def test_what_cannot_be_stored_as_a_whole_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "bad"
+    done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines() == [f"{errno.EFBIG} {path}", f"{errno.EFBIG} {path}.jsonl"]
+    assert path.read_bytes() == b"first\n"
+    assert len((tmp_path / "bad.jsonl").read_bytes().splitlines()) == 1

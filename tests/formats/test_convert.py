@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from headrace.formats.generate.generate import generate
 from headrace.formats.manifest import read_manifest
 from headrace.formats.schema import Schema, Sparse
 from tests.support.criteo_text import rows_of, write, write_lines
+from tests.support.killed_removal import killed_at_removal
 
 SCHEMA = Schema(sparse=(Sparse(name="a"), Sparse(name="b", encoding="uint64")))
 
@@ -175,6 +177,56 @@ def test_what_an_interrupted_run_over_other_files_left_is_refused(tmp_path: Path
     assert len(read_all(ArrowFiles(out, SCHEMA))) == 1
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_an_overwrite_that_was_killed_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
+) -> None:
+    folder, out = small(tmp_path / "in", b"1\t1\n", b"2\t2\n", *([] if complete else [b"bad\n"])), tmp_path / "out"
+    came = 0
+    for number in range(20):
+        with contextlib.suppress(BadRecordError):
+            run(folder, out, overwrite=True)
+        if not killed_at_removal(monkeypatch, number, lambda: run(folder / "day_0", out, overwrite=True)):
+            break
+        came += 1
+        with contextlib.suppress(FileExistsError, ManifestError):  # refused, or right
+            run(folder / "day_0", out)
+            assert [row[3] for row in read_all(ArrowFiles(out, SCHEMA))] == [1]
+        assert run(folder / "day_0", out, overwrite=True).files == 1
+        assert [row[3] for row in read_all(ArrowFiles(out, SCHEMA))] == [1]
+        assert sorted(os.listdir(out)) == ["day_0.parquet", "manifest.json"]
+    assert came >= (3 if complete else 4)  # two files, with a manifest or two records
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_is_not_written_over_its_own_sources(tmp_path: Path, overwrite: bool) -> None:
+    out = tmp_path / "out"
+    run(small(tmp_path / "in", b"1\t1\n"), out)
+    (tmp_path / "link").symlink_to(out, target_is_directory=True)
+    (tmp_path / "one.parquet").symlink_to(out / "day_0.parquet")
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    for paths, target in (
+        (out, out),
+        (tmp_path / "link", out),
+        (out, tmp_path / "link"),
+        (tmp_path / "one.parquet", out),
+    ):
+        with pytest.raises(FileExistsError, match=r"holds .*, which is to be read; give another folder"):
+            convert("parquet", paths, target, overwrite=overwrite)
+    with pytest.raises(FileExistsError, match="which is to be read"):
+        convert("parquet", f"file://{out}/day_0.parquet", out, overwrite=overwrite)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+
+
+def test_a_complete_folder_that_lost_a_file(tmp_path: Path) -> None:
+    folder, out = small(tmp_path / "in", b"1\t1\n", b"2\t2\n"), tmp_path / "out"
+    run(folder, out)
+    (out / "day_1.parquet").unlink()
+    with pytest.raises(ManifestError, match=r"day_1\.parquet is missing; overwrite=True makes the folder anew"):
+        run(folder, out)
+    assert run(folder, out, overwrite=True).rows_out == 2
+
+
 def test_a_file_that_nobody_recorded_is_not_replaced(tmp_path: Path) -> None:
     folder, out = small(tmp_path / "in", b"1\t1\n"), tmp_path / "out"
     out.mkdir()
@@ -290,3 +342,11 @@ def test_compression_of_the_output(tmp_path: Path, given: str | None, written: s
     assert [row[2:] for row in read] == [
         row[2:] for row in read_all(open_dataset("criteo-kaggle", tmp_path / "train.txt"))
     ]
+
+
+@pytest.mark.parametrize("name", ["_day.txt", ".day.txt", ".txt"])
+def test_a_name_that_readers_would_leave_out_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, b"1\t1\n")
+    with pytest.raises(ConversionError, match="which readers of a folder leave out; rename it"):
+        run(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -320,6 +320,7 @@ def test_the_columns_do_not_need_the_text(parse: Parse) -> None:
     [
         (Schema(dense=(Dense(name="price", dtype="float32"),)), "price"),
         (Schema(sparse=(Sparse(name="history", multi_hot=True),)), "history"),
+        (Schema(labels=(Label(name="target", binary=False),)), "target"),
         (Schema(), "without columns"),
     ],
 )

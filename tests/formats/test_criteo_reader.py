@@ -23,7 +23,7 @@ from headrace.formats.errors import BadRecordError, BadRecordLimitError, Corrupt
 from headrace.formats.manifest import Manifest, describe_file, write_manifest
 from headrace.formats.reader import DecodedBlock, FilePosition
 from headrace.formats.rows import SourceRange
-from headrace.formats.schema import Schema, SchemaError, Sparse
+from headrace.formats.schema import Label, Schema, SchemaError, Sparse
 from tests.support.criteo_text import SMALL, read_all, rows_of, write
 
 GOOD = b"1\t1\t2\ta\tb\n"
@@ -216,6 +216,18 @@ def test_an_error_names_file_line_column_bytes_and_a_hint(
     assert bool(hint) == bool(error.hint)
 
 
+def test_other_separators_are_told_before_a_lost_label(tmp_path: Path) -> None:
+    schema = Schema(
+        labels=(Label(name="y"),), sparse=(Sparse(name="a"),)
+    )  # without label it has 1 column, as this file
+    error = error_of(tmp_path, b"0,5\n", schema)
+    assert (error.reason, error.hint[:36]) == (
+        "1 columns where the schema declares 2",
+        "the columns look separated by commas",
+    )
+    assert "labels=False, --no-labels" in error_of(tmp_path, b"5\n", schema).hint
+
+
 def test_a_file_without_labels_where_they_are_declared(tmp_path: Path) -> None:
     # P20, DATASETS "Criteo text" 2: test.txt has 39 columns
     row = b"\t".join([b"1"] * 13 + [b"5a9ed9b0"] * 26) + b"\n"
@@ -348,7 +360,10 @@ def test_num_rows_is_unknown_when_a_file_is(tmp_path: Path) -> None:
 def test_a_file_that_the_manifest_does_not_list_is_refused_for_folders(tmp_path: Path) -> None:
     dataset(tmp_path)
     write(tmp_path / "day_2", GOOD)
-    with pytest.raises(ManifestError, match=r"1 files are not in its manifest, the first is 'day_2'"):
+    with pytest.raises(
+        ManifestError,
+        match=r"1 files are not in its manifest, the first is 'day_2'; name the files to read \(a pattern",
+    ):
         CriteoFiles(tmp_path, SMALL)
     assert len(CriteoFiles(tmp_path, SMALL, verify_manifest="off").files) == 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,37 @@ def test_one_column_and_no_columns_of_the_schema() -> None:
     assert (batch.column("a").to_pylist(), [b.reason for b in bad]) == ([1, 255], [Reason.BLANK_LINE])
 
 
+def labels_of(text: bytes, label: Label, field: TextField) -> tuple[list[Any], list[int]]:
+    """(values of the good lines, reasons of the others)"""
+    text_format = TextFormat(name="t", columns=("y",), fields=(field,))
+    layout = DelimitedLayout.of("x", Schema(labels=(label,)), text_format, ("y",))
+    batch, bad = parse_delimited(memoryview(text), layout, first_line=0, max_line_bytes=99)
+    return batch.column("y").to_pylist(), [line.reason for line in bad]
+
+
+def test_targets_are_any_finite_numbers() -> None:
+    text = b"-1.5\n2\n1e3\nx\n0.1\nnan\n1e39\n"
+    found = labels_of(text, Label(name="y", binary=False), TextField(column="y"))
+    assert found == (
+        [-1.5, 2, 1000, float(np.float32("0.1"))],
+        [Reason.BAD_FLOAT, Reason.BAD_FLOAT, Reason.OUT_OF_RANGE],
+    )
+    empty = Schema(labels=(Label(name="y", binary=False),), sparse=(Sparse(name="a"),))
+    layout = DelimitedLayout.of("x", empty, TextFormat(name="t", columns=("y", "a")), ("y", "a"))
+    _, bad = parse_delimited(memoryview(b",ff\n"), layout, first_line=0, max_line_bytes=9)
+    assert [line.reason for line in bad] == [Reason.NO_LABEL]
+
+
+def test_labels_of_words_and_dates_are_binary_too() -> None:
+    stars = TextField(column="y", words={"bad": 0, "good": 5})
+    with pytest.raises(SchemaError, match="label 'y': t takes 'good' for 5; say binary=False"):
+        labels_of(b"good\n", Label(name="y"), stars)
+    assert labels_of(b"good\n", Label(name="y", binary=False), stars) == ([5], [])
+    hour = TextField(column="y", part=yymmddhh_hour)
+    assert labels_of(b"14102101\n14102102\n", Label(name="y"), hour) == ([1], [Reason.BAD_LABEL])
+    assert labels_of(b"14102102\n", Label(name="y", binary=False), hour) == ([2], [])
+
+
 def test_what_a_layout_refuses() -> None:
     with pytest.raises(ColumnMismatchError, match=r"x, column 'date': is needed for 'hour', but test has u, y"):
         DelimitedLayout.of("x", SCHEMA, FORMAT, ("u", "y", "hex", "d", "f", "word"))
@@ -189,6 +221,11 @@ def test_what_a_layout_refuses() -> None:
         DelimitedLayout.of("x", Schema(sparse=(Sparse(name="h"),)), LIST_FORMAT, LIST_FORMAT.columns)
     with pytest.raises(SchemaError, match="say uint64"):
         DelimitedLayout.of("x", Schema(sparse=(Sparse(name="word"),)), FORMAT, FORMAT.columns)
+    misspelt = TextFormat(name="t", columns=("a",), fields=(TextField(column="kindd"),))
+    with pytest.raises(ColumnMismatchError, match="'kindd': is described by a field of t, but neither the schema nor"):
+        DelimitedLayout.of("x", Schema(sparse=(Sparse(name="a"),)), misspelt, ("a",))
+    several = replace(misspelt, spare_fields=True)
+    assert DelimitedLayout.of("x", Schema(sparse=(Sparse(name="a"),)), several, ("a",)).num_columns == 1
     for options in ({"separator": ""}, {"separator": "\n"}, {"separator": "ä"}, {"header": True}, {"columns": ()}):
         with pytest.raises(ValueError, match="t: "):
             TextFormat(**{"name": "t", "columns": ("a",), **options})  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -238,3 +239,20 @@ def test_what_makes_no_sense(tmp_path: Path) -> None:
     for options in ({"poll_s": 0}, {"max_idle_s": 0}, {"end_marker": "a/b"}, {"end_marker": ""}):
         with pytest.raises(ValueError, match=next(iter(options))):
             growing(tmp_path, **options)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
+    appear(tmp_path, "f_1", b"1\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / ".hidden").symlink_to("nowhere")
+    appear(tmp_path, "_END", b"")
+    assert values(CriteoFiles(growing(tmp_path), SCHEMA)) == [1]
+    if kind == "link":
+        (tmp_path / "f_0").symlink_to("nowhere")
+        with pytest.raises(FileNotFoundError, match=r"f_0: a symbolic link to 'nowhere'"):
+            CriteoFiles(growing(tmp_path), SCHEMA)
+    else:
+        os.mkfifo(tmp_path / "f_0")
+        with pytest.raises(ValueError, match=r"f_0: not a regular file"):
+            CriteoFiles(growing(tmp_path), SCHEMA)

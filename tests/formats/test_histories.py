@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from itertools import pairwise
@@ -23,6 +24,7 @@ from headrace.formats.history_store import HistoryStore
 from headrace.formats.joined_reader import HistoryJoin, JoinedFiles
 from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
 from tests.support.criteo_text import read_all
+from tests.support.killed_removal import Killed, killed_at_removal
 
 LOG = LOGS["taobao-behavior-log"]
 HEADER = "user,time_stamp,btag,cate,brand\n"
@@ -181,6 +183,72 @@ def test_a_run_that_was_killed_is_gone_on_with(tmp_path: Path, monkeypatch: pyte
     assert bool(read) == (fails_at in ("run-0", "run-2.json"))  # the others had read everything
     again = build(tmp_path / "log.csv", tmp_path / "out", run_rows=50)
     assert again.rows_out == 300
+
+
+def test_an_overwrite_that_was_killed_takes_no_run_of_the_log_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, rows = random_rows(120), random_rows(60)[::-1]
+    (tmp_path / "old.csv").write_bytes(log_text(old))
+    (tmp_path / "log.csv").write_bytes(log_text(rows))
+    out = tmp_path / "out"
+    came = 0
+    for number in range(60):
+        with monkeypatch.context() as patch:  # all runs and arrays of the old log are there, and no manifest
+            patch.setattr(history_build, "write_manifest", lambda *_: (_ for _ in ()).throw(Killed))
+            with pytest.raises(Killed):
+                build(tmp_path / "old.csv", out, run_rows=50, overwrite=True)
+        run = lambda: build(tmp_path / "log.csv", out, run_rows=50, overwrite=True)  # noqa: E731
+        if not killed_at_removal(monkeypatch, number, run):
+            break
+        came += 1
+        with contextlib.suppress(FileExistsError):  # refused, or right
+            build(tmp_path / "log.csv", out, run_rows=50)
+            assert contents(out) == expected(rows)
+        build(tmp_path / "log.csv", out, run_rows=50, overwrite=True)
+        assert contents(out) == expected(rows)
+    assert came > 20
+
+
+def test_runs_without_parameters_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old.csv").write_bytes(log_text(random_rows(120)))
+    rows = random_rows(60)[::-1]
+    (tmp_path / "log.csv").write_bytes(log_text(rows))
+    with monkeypatch.context() as patch:
+        patch.setattr(history_build, "_merge", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            build(tmp_path / "old.csv", tmp_path / "out", run_rows=50)
+    (tmp_path / "out" / ".runs" / "parameters.json").unlink()
+    build(tmp_path / "log.csv", tmp_path / "out", run_rows=50)
+    assert contents(tmp_path / "out") == expected(rows)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_a_complete_folder_that_is_damaged_is_not_called_done(tmp_path: Path, damage: str) -> None:
+    path, out = literal_log(tmp_path), tmp_path / "out"
+    build(path, out)
+    data = (out / "times.npy").read_bytes()
+    (out / "times.npy").unlink()
+    if damage != "gone":
+        (out / "times.npy").write_bytes(data[:-1] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ManifestError, match=r"times\.npy.*overwrite=True makes the folder anew"):
+        build(path, out)
+    assert build(path, out, overwrite=True).rows_out == 5
+    assert len(contents(out)) == 5
+
+
+def test_another_policy_is_another_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(HEADER + "1,,pv,3,4\n3,4,buy,1,2\n")
+    assert build(path, tmp_path / "out", bad_records="skip").rows_skipped == 1
+    with pytest.raises(FileExistsError, match="other bad_records"):
+        build(path, tmp_path / "out")
+
+
+def test_a_log_is_not_sorted_over_itself(tmp_path: Path) -> None:
+    (tmp_path / "keys.npy").write_text(HEADER + "1,2,pv,3,4\n")
+    with pytest.raises(FileExistsError, match="which is to be read"):
+        build(tmp_path / "keys.npy", tmp_path, overwrite=True)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -158,6 +158,19 @@ def test_schemas_without_transforms_keep_their_digest():
     assert mixed().digest == "050bc3a320d2f691db3f015e229593b7"
 
 
+def test_labels_are_binary_unless_declared_otherwise(tmp_path):
+    binary, target = Schema(labels=(Label(name="y"),)), Schema(labels=(Label(name="y", binary=False),))
+    assert binary.to_dict()["labels"] == [{"name": "y"}]  # as stored before there was the option
+    assert binary == Schema(labels=(Label(name="y", binary=True),))
+    assert target.digest != binary.digest
+    path = tmp_path / "s.yaml"
+    path.write_text("labels: [{name: y, binary: false}]")
+    assert Schema.from_yaml(path) == target
+    assert Schema.from_dict(target.to_dict()) == target
+    with pytest.raises(SchemaError, match="label 'y': binary='no' is not a bool"):
+        Schema.from_dict({"labels": [{"name": "y", "binary": "no"}]})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

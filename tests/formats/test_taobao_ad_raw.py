@@ -142,8 +142,10 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     path = write_literal(tmp_path)
-    with pytest.raises(ManifestError, match="is no sorted log; make one with headrace convert --history"):
+    with pytest.raises(ManifestError, match=r"is no sorted log; make one with headrace convert \S*") as caught:
         headrace.open_dataset("taobao-ad-history", path)
+    command = f"{tmp_path}/behavior_log.csv --dataset taobao-behavior-log --history --out {tmp_path}/behavior_log"
+    assert str(caught.value).endswith(f"make one with headrace convert {command}")
     with (tmp_path / "ad_feature.csv").open("a") as file:
         file.write("3,1,1,1,1,1\n")
     with pytest.raises(ValueError, match=r"ad_feature\.csv: row 1 and .*row 3: both have adgroup_id 3"):

@@ -43,7 +43,7 @@ def test_each_real_row_has_what_its_user_did_before(shared_data: Path, tmp_path:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "UserBehavior.csv").write_text("1,2,3,pv,4\n")
-    with pytest.raises(ManifestError, match="make one with headrace convert --history"):
+    with pytest.raises(ManifestError, match="make one with headrace convert "):
         headrace.open_dataset("taobao-userbehavior-history", tmp_path / "UserBehavior.csv")
     log = LOGS["taobao-userbehavior"]
     build_history(log.open(tmp_path / "UserBehavior.csv"), tmp_path / "history", key=log.key, time_column=log.time)

@@ -315,3 +315,11 @@ def test_a_command_that_hangs_is_interrupted() -> None:
     with pytest.raises(ReadInterruptedError):
         next(iter(reader.raw_blocks()))
     assert time.monotonic() - began < 30
+
+
+def test_bytes_behind_the_stream_of_a_member_are_not_passed_by(tmp_path: Path) -> None:
+    path = shard(tmp_path / "x.tar", ("a.arrow", stream(0, 2)), ("b.arrow", stream(2, 2) + stream(4, 2)))
+    with pytest.raises(CorruptShardError, match=r"member b\.arrow: other bytes behind .* 4 rows were read"):
+        read_all(TarFiles(path, SCHEMA))
+    shard(path, ("a.arrow", stream(0, 2)[:-8]))  # its size stands in the archive: nothing can be cut
+    assert values(TarFiles(path, SCHEMA)) == expected(2)

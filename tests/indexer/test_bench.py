@@ -122,7 +122,7 @@ def test_a_report_is_complete_and_adds_up(one_at_a_time, insert_share):
     assert report["scaling_1_over_2"] > 0
     assert set(report["peers"]) == set(installed_peers())
     names = {"index_1", "index_2", "limit", *report["peers"]} | {
-        f"locked_once_{what}_{n}" for what in ("a_shard", "an_id") for n in (1, 2)
+        f"{name}_{n}" for name in ("sharded_map", "lock_per_id") for n in (1, 2)
     }
     assert set(report["spread"]) == names
     assert all(0 < low <= high for low, high in report["spread"].values())

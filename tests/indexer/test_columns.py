@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -61,7 +62,9 @@ def test_more_tables_than_the_entry_can_number_are_refused() -> None:
     ("values", "what"),
     [
         (np.zeros(2, np.float32), "float32; .* read the column as integers"),  # P31: no ids through floats
-        (np.array([-0.0, np.nan]), "float64"),  # L121
+        (np.array([-0.0, np.nan]), "float64; .* read the column as integers"),  # L121
+        (np.array([]), r"float64, as np.array\(\[\]\) is; .* np.array\(\[\], np.uint64\) has none"),
+        (np.array([], np.float32), "float32; .* read the column as integers"),
         (np.zeros(2, np.bool_), r"bool; .* \.astype\(np\.uint32\)"),
         (np.array([1, None], object), "object; .* and a mask"),  # P33
         (np.array(["a"]), "<U1; .* hash or number"),
@@ -86,20 +89,23 @@ def test_ids_of_another_kind_are_refused(values: Any, what: str) -> None:
 
 @pytest.mark.parametrize("values", [np.zeros((2, 2), np.uint64), np.array(3, np.uint64)])
 def test_ids_of_another_shape_are_refused(values: Any) -> None:
-    with pytest.raises(ValueError, match="column 0 have shape"):
+    with pytest.raises(ValueError, match=r"column 0 have shape .* give .reshape\(-1\)"):
         check_columns([IdColumn(0, values)], TABLES)
 
 
 @pytest.mark.parametrize(
     ("missing", "error"),
     [
-        (np.zeros(2, np.uint8), TypeError),
-        (np.zeros(3, np.bool_), ValueError),
-        ([True, False], TypeError),
+        (np.zeros(2, np.uint8), TypeError("is of uint8; .* give (mask != 0)")),
+        (np.zeros(3, np.bool_), ValueError("has shape (3,), and there are 2 ids; give one flag an id")),
+        (np.zeros((2, 1), np.bool_), ValueError("has shape (2, 1), and there are 2 ids")),
+        ([True, False], TypeError("is a list; .* give np.array(mask, bool)")),
+        (pa.array([True, False]), TypeError("is a BooleanArray; .* give .to_numpy(zero_copy_only=False) of it")),
     ],
 )
-def test_mask_of_another_kind_is_refused(missing: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="column 0"):
+def test_mask_of_another_kind_is_refused_with_the_way_to_make_one(missing: Any, error: Exception) -> None:
+    pattern = r"`missing` of column 0 \(table 0\) " + re.escape(str(error)).replace(r"\.\*", ".*")
+    with pytest.raises(type(error), match=pattern):
         check_columns([IdColumn(0, np.zeros(2, np.uint64), missing)], TABLES)
 
 
@@ -107,6 +113,14 @@ def test_mask_of_another_kind_is_refused(missing: Any, error: type[Exception]) -
 def test_unknown_table_is_refused(table: int) -> None:
     with pytest.raises(ValueError, match="table of column 0"):
         check_columns([IdColumn(table, np.zeros(1, np.uint64))], TABLES)
+
+
+def test_an_index_of_no_tables_says_so() -> None:
+    with (
+        DIT([]) as dit,
+        pytest.raises(ValueError, match="column 0 is of table 0, and there are no tables; give a list"),
+    ):
+        dit.index([IdColumn(0, np.zeros(1, np.uint64))])
 
 
 def test_more_ids_than_query_ids_can_number_are_refused_before_any_copy() -> None:
@@ -205,7 +219,7 @@ def test_nulls_and_the_mask_are_both_missing() -> None:
     assert checked.missing is not None
     assert checked.missing.tolist() == [1, 1, 0]
     assert mask.tolist() == [True, False, False]
-    with pytest.raises(ValueError, match=r"ids of shape \(2,\) and a mask of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"has shape \(3,\), and there are 2 ids"):
         check_columns([IdColumn(0, pa.array([1, 2]), mask)], TABLES)
 
 

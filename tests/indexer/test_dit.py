@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import Any
+
 import numpy as np
 import pytest
 
+from headrace.indexer.dedup import Deduplicator
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, IdColumn, IndexTable, pack_location, unpack_location
 from tests.support.index_batches import assert_same_ids, column
@@ -373,3 +378,22 @@ def test_shards_do_not_all_grow_in_one_call() -> None:
             grown.append(dit.stats().growths - before)
         assert max(grown[25:]) < 24  # of 64
         assert sum(grown[25:]) > 64
+
+
+def test_an_index_shows_what_it_is(index_class: type[DIT]) -> None:
+    dit = index_class(TABLES, num_shards=2)
+    dit.commit(dit.index([column(0, range(1234))]).ticket)
+    dit.index([column(0, range(2000))])  # provisional
+    assert repr(dit) == f"DIT({len(TABLES)} tables, 1,234 rows, num_shards=2, num_threads=1)"
+    dit.close()
+    assert repr(dit) == f"DIT({len(TABLES)} tables, closed, num_shards=2, num_threads=1)"
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_an_index_is_neither_pickled_nor_copied(index_class: type[DIT], duplicate: Any) -> None:
+    with index_class(TABLES) as dit:
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied.*: write_snapshot\(\) here"):
+            duplicate(dit)
+        with pytest.raises(TypeError, match=r"a deduplicator cannot be pickled .*: make one in each process"):
+            duplicate(Deduplicator(TABLES))
+        assert dit.index([]).ticket == 0

@@ -240,6 +240,23 @@ def test_the_batch_that_brings_a_row_counts_in_the_same_commit(index_class: type
         assert dit.uses(np.arange(3, dtype=np.uint64)).tolist() == [0, 1, 1]
 
 
+def test_uses_of_a_later_tickets_rows_are_theirs_when_they_are_committed(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1) as dit:
+        batches = [dit.index([column(0, ids)]) for ids in ([1], [1, 2], [3], [1, 4])]
+        dit.commit(0, batches[1])
+        locations = np.arange(4, dtype=np.uint64)
+        assert dit.uses(locations).tolist() == [1, 1, 0, 0]
+        dit.commit(1, batches[3])
+        assert dit.uses(locations).tolist() == [2, 1, 0, 1]
+        dit.undo_after(2)  # the row 4 is gone, and so are its uses
+        again = dit.index([column(0, [5])])
+        assert again.groups[0].locations.tolist() == [3]
+        assert again.ticket is not None
+        dit.commit(again.ticket, again)
+        assert dit.uses(locations).tolist() == [2, 1, 0, 1]
+        assert dit.snapshot().column("uses").to_pylist() == [2, 1, 0, 1]
+
+
 def test_a_commit_that_comes_late_says_what_to_do_and_counts_nothing(index_class: type[DIT]) -> None:
     with index_class(TABLES, num_shards=1) as dit:
         batches = [dit.index([column(0, [1])]), dit.index([column(0, [1, 2])])]

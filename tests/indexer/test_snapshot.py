@@ -17,7 +17,7 @@ import pytest
 from headrace.indexer import snapshot as snapshots
 from headrace.indexer._dit_py import PyDIT
 from headrace.indexer.dit import DIT
-from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, IdColumn, IndexTable, pack_location
+from headrace.indexer.indexed import ABSENT, CHUNK_ROWS, OFFSET_BITS, IdColumn, IndexTable, pack_location
 from tests.support.index_batches import assert_same_ids, column
 
 TABLES = (IndexTable(10, 0), IndexTable(20, 1))
@@ -216,6 +216,18 @@ def forged(table: pa.Table, columns: dict[str, Any] | None = None, **header: Any
     return pa.Table.from_batches([whole]).replace_schema_metadata({KEY: raw, DIGESTS: json.dumps(digests)})
 
 
+def write_as_file(table: pa.Table, path: Path) -> None:
+    """As `write_snapshot` would have written it, without an index."""
+    start = 0
+    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: table.schema.metadata[KEY]})) as writer:
+        digests = json.loads(table.schema.metadata[DIGESTS])
+        for rows, digest in zip(header_of(table)["rows"], digests, strict=True):
+            part = table.slice(start, rows).combine_chunks().to_batches()
+            batch = part[0] if part else snapshots._empty(table.schema)
+            writer.write_batch(batch.replace_schema_metadata({}), custom_metadata={b"headrace.digest": digest})
+            start += rows
+
+
 def small_index() -> DIT:
     """Shard 0: chunk 0 (group 0) with ids 4, 5, 6; chunk 1 (group 1) with 7."""
     dit = DIT(TABLES, num_shards=1)
@@ -250,7 +262,32 @@ DAMAGED = {
     "rows of text": ({"rows": ["4"]}, "must be an integer"),
     "counted below 0": ({"counted_batches": -1}, "counted_batches"),
     "counted of text": ({"counted_batches": "1"}, "counted_batches"),
-    "not counted": ({"counted_batches": None}, "counted_batches"),
+    "counted of null": ({"counted_batches": None}, "counted_batches"),
+    "counted too often": ({"counted_batches": 1 << 53}, r"counted_batches is 9007199254740992; it must lie in"),
+    "counted once more than may be": ({"counted_batches": (1 << 40) + 1}, "counted_batches is"),
+    "counted of a float": ({"counted_batches": 1.0}, "counted_batches must be an integer, not float"),
+    "counted of a bool": ({"counted_batches": True}, "counted_batches must be an integer, not bool"),
+    "version of a float": ({"version": 2.0}, "snapshot version 2.0"),
+    "version of text": ({"version": "2"}, "snapshot version '2'"),
+    "shards of a bool": ({"num_shards": True}, "num_shards True, the index 1"),
+    "shards of a float": ({"num_shards": 1.0}, "num_shards 1.0, the index 1"),
+    "shards of text": ({"num_shards": "1"}, "num_shards '1', the index 1"),
+    "chunk size of a float": ({"chunk_rows": float(CHUNK_ROWS)}, "chunk_rows 16384.0"),
+    "rank of a bool": ({"owner_rank": False}, "owner_rank False, the index 0"),
+    "rank of nothing": ({"owner_rank": None}, "owner_rank None, the index 0"),
+    "half life of a bool": ({"half_life": False}, "half_life False, the index None"),
+    "half life of text": ({"half_life": ""}, "half_life '', the index None"),
+    "half life of a list": ({"half_life": []}, r"half_life \[\], the index None"),
+    "rows of a bool": ({"rows": [True]}, "rows must be an integer, not bool"),
+    "rows of a float": ({"rows": [4.0]}, "rows must be an integer, not float"),
+    "uid of a float": ({"tables": [[10.0, 0], [20, 1]]}, "tables must be an integer, not float"),
+    "group of a bool": ({"tables": [[10, False], [20, 1]]}, "tables must be an integer, not bool"),
+    "a table twice": ({"tables": [[10, 0], [20, 1], [10, 0]]}, "has a table uid twice"),
+    "chunk of a bool": ({"chunks": [[[False, 3], [1, 1]]]}, "must be an integer, not bool"),
+    "a table too few": ({"tables": [[10, 0]]}, "row 3 of shard 0 is of table uid 20, which is none of its tables"),
+    "no tables": ({"tables": []}, "row 0 of shard 0 is of table uid 10, which is none of its tables"),
+    "a field too many": ({"extra": 1}, "does not have the fields of version 2: extra"),
+    "uses, and none counted": ({"columns": {"uses": [1.0, 0.0, 0.0, 0.0]}}, "has uses, of no counted batches"),
     "tables no list": ({"tables": {"10": 0}}, "tables are not a list of pairs"),
     "duplicate place": ({"columns": {"location": [AT[0], AT[1], AT[1], AT[3]]}}, "row 2 of shard 0 has location 0x1"),
     "out of range": ({"columns": {"location": [AT[0], AT[1], AT[2], 1 << 50]}}, "row 3 of shard 0 has location"),
@@ -281,6 +318,24 @@ def test_damaged_snapshot_is_refused_and_nothing_changes(index_class: type[DIT],
         assert len(dit) == 4
 
 
+def test_as_many_batches_as_may_be_counted_are_restored_and_one_more_is_counted(index_class: type[DIT]) -> None:
+    table = forged(small_snapshot(), columns={"uses": [1.0, 0.0, 0.0, 0.0]}, counted_batches=(1 << 40) - 1)
+    with index_class(TABLES, num_shards=1) as dit, index_class(TABLES, num_shards=1) as copy:
+        dit.restore(table)
+        out = dit.index([column(0, [4])])
+        dit.commit(out.ticket, out)
+        assert dit.uses(out.groups[0].locations).tolist() == [2]
+        copy.restore(dit.snapshot())
+        assert copy.snapshot().equals(dit.snapshot(), check_metadata=True)
+
+
+def test_a_half_life_may_be_written_as_an_integer(index_class: type[DIT]) -> None:
+    with index_class(TABLES, num_shards=1, half_life=4) as dit, index_class(TABLES, num_shards=1, half_life=4) as copy:
+        dit.restore(forged(small_snapshot(), half_life=4.0))
+        copy.restore(forged(small_snapshot(), half_life=4))
+        assert len(dit) == len(copy) == 4
+
+
 def test_key_in_a_shard_where_it_does_not_belong_is_refused(index_class: type[DIT]) -> None:
     with index_class(TABLES, num_shards=2) as dit, index_class(TABLES, num_shards=2) as copy:
         dit.commit(dit.index([column(0, range(10))]).ticket)
@@ -296,6 +351,10 @@ def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT
     changed = table.set_column(2, table.schema.field("id"), pa.array([4, 5, 6, 8], pa.uint64()))
     stripped = table.replace_schema_metadata({})
     not_json = table.replace_schema_metadata({KEY: b"{"})
+    twice = table.replace_schema_metadata({KEY: b'{"version": 2, "version": 2}'})
+    no_number = table.replace_schema_metadata({KEY: b'{"version": NaN}'})
+    whole = json.loads(table.schema.metadata[KEY])
+    short = table.replace_schema_metadata({KEY: json.dumps({k: v for k, v in whole.items() if k != "half_life"})})
     nested = table.replace_schema_metadata({KEY: b"[" * 100_000})
     retyped = table.set_column(2, "id", table.column("id").cast(pa.int64()))
     no_digests = table.replace_schema_metadata({KEY: table.schema.metadata[KEY]})
@@ -308,6 +367,9 @@ def test_content_that_does_not_match_its_digest_is_refused(index_class: type[DIT
             (stripped, "not a snapshot of an index"),
             (not_json, "not JSON"),
             (nested, "not JSON"),
+            (twice, "has a name twice"),
+            (no_number, "NaN is no number of JSON"),
+            (short, "does not have the fields of version 2: half_life"),
             (retyped, "the snapshot has columns"),
             (None, "not a snapshot"),
         ):
@@ -416,6 +478,21 @@ def read_error(dit: DIT, path: Path) -> str | None:
     return None
 
 
+def test_what_is_no_file_is_refused(index_class: type[DIT], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with index_class(TABLES) as dit:
+        for call in (dit.write_snapshot, dit.read_snapshot):
+            with pytest.raises(ValueError, match="path of the snapshot is empty; name a file"):
+                call("")
+            with pytest.raises(IsADirectoryError, match="a folder"):
+                call(tmp_path)
+            with pytest.raises((OSError, ValueError), match="a pipe, socket or device"):
+                call(tmp_path / "pipe")
+            with pytest.raises(FileNotFoundError, match=f"No such file or directory: '{tmp_path / 'no' / 'x'}'"):
+                call(tmp_path / "no" / "x")
+        assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index.arrow"
     with small_index() as dit, DIT(TABLES, num_shards=1) as empty:
@@ -477,17 +554,52 @@ def test_a_small_file_of_many_chunks_takes_little_memory(tmp_path: Path) -> None
     changed = {"location": places, "uses": [1.0, 1.0, 1.0, 1.0]}
     table = forged(small_snapshot(), columns=changed, chunks=chunks, counted_batches=9)
     path = tmp_path / "index.arrow"
-    with pa.ipc.new_file(path, table.schema.with_metadata({KEY: table.schema.metadata[KEY]})) as writer:
-        digest = json.loads(table.schema.metadata[DIGESTS])[0]
-        writer.write_batch(
-            table.to_batches()[0].replace_schema_metadata({}), custom_metadata={b"headrace.digest": digest}
-        )
+    write_as_file(table, path)
     assert path.stat().st_size < 1 << 20
     done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     rows, kib = map(int, done.stdout.split())
     assert rows == 4
     assert kib < 120 << 10  # most of it the header as Python's integers; 2 GB when each chunk had bits and counts
+
+
+COUNT = """
+import sys
+import numpy as np
+from headrace.indexer.dit import DIT
+from headrace.indexer.indexed import IdColumn, IndexTable
+
+def mapped_bytes():
+    with open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmSize:")).split()[1]) << 10
+
+with DIT([IndexTable(10, 0), IndexTable(20, 1)], num_shards=64) as dit:
+    before = mapped_bytes()
+    dit.read_snapshot(sys.argv[1])
+    out = dit.index([IdColumn(1, np.array([7], np.uint64))])
+    dit.commit(out.ticket, out)
+    print(dit.uses(out.groups[1].locations)[0], dit.stats().counts_nbytes, mapped_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_counting_beside_many_chunks_of_one_shard_takes_room_for_these_alone(tmp_path: Path) -> None:
+    with DIT(TABLES, num_shards=64) as dit:
+        out = dit.index([column(1, [7])])
+        dit.commit(out.ticket, out)
+        snapshot = dit.snapshot()
+    shard = out.groups[1].locations.tolist()[0] >> OFFSET_BITS
+    chunks: list[list[list[int]]] = [[] for _ in range(64)]
+    chunks[shard] = [[0, CHUNK_ROWS]] * 20_000 + [[1, 1]]
+    table = forged(snapshot, columns={"location": [pack_location(20_000 * 64 + shard, 0)]}, chunks=chunks)
+    path = tmp_path / "index.arrow"
+    write_as_file(table, path)
+    done = subprocess.run([sys.executable, "-c", COUNT, path], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    uses, counts_nbytes, mapped = done.stdout.split()
+    assert float(uses) == 2
+    assert int(counts_nbytes) < 1.4e9  # 64 KiB of addresses for each of 20,000 chunks; 84 GB when for each number
+    assert int(mapped) < 3e9
 
 
 def test_a_chunk_restored_without_a_row_is_taken_undone_and_cut_as_the_original(index_class: type[DIT]) -> None:

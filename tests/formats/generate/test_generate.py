@@ -175,7 +175,7 @@ def test_a_second_run_with_equal_parameters_does_nothing(tmp_path):
 def test_other_parameters_are_refused_unless_overwriting(tmp_path, change):
     generate("criteo-kaggle", tmp_path, files=3, **SMALL)
     (tmp_path / "mine.txt").write_text("kept")
-    with pytest.raises(FileExistsError, match="overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"overwrite=True \(--overwrite\)"):
         generate("criteo-kaggle", tmp_path, **{**SMALL, **change})
     report = generate("criteo-kaggle", tmp_path, overwrite=True, **{**SMALL, **change})
     expected = {"mine.txt", "manifest.json", *report.files, *(["eval"] if "eval_rows" in change else [])}

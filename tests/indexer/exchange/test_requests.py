@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace.indexer import packed_columns
 from headrace.indexer.dedup import deduplicate
 from headrace.indexer.exchange import requests
 from headrace.indexer.exchange.errors import RankFailedError
@@ -38,7 +39,7 @@ def test_each_owner_is_asked_for_the_keys_it_owns(size):  # P2, P44, P46
         asked = one.ask(0, 50, found.groups, wanted, status=RUNNING, text="")
         return [
             (c.table, bool(c.missing[i]) if c.missing is not None else False, int(c.values[i]))
-            for c in one.columns(asked)
+            for c in packed_columns.checked(one.columns(asked), TABLES).columns()
             for i in range(len(c.values))
         ], one.counts_by_group(asked)
 
@@ -56,6 +57,43 @@ def test_each_owner_is_asked_for_the_keys_it_owns(size):  # P2, P44, P46
         got = [(t, lost, 0 if lost else i) for t, lost, i in keys]
         assert got == expected[owner]  # rank after rank, table after table, in order
         assert counts.sum() == len(keys)
+
+
+def test_ids_that_do_not_fit_into_the_first_message_come_in_a_second():
+    sizes = (0, 50, 400, 3, 0, 80, 81)  # rows: more than there is room for, fewer, none
+
+    def work(communicator):
+        one, asked_for, bytes_sent = a_round(communicator), [], [0]
+        for step, rows in enumerate(sizes):
+            found = deduplicate(batch_of(communicator.rank, rows), TABLES)
+            wanted = [wanted_rows(key_hashes(group, TABLES), 2) for group in found.groups]
+            asked = one.ask(step, rows, found.groups, wanted, status=RUNNING, text="")
+            columns = packed_columns.checked(one.columns(asked), TABLES).columns()
+            asked_for.append([(c.table, c.values.tolist()) for c in columns if len(c.values)])
+            bytes_sent.append(sum(communicator.bytes_sent()["requests"]))
+        return asked_for, np.diff(bytes_sent).tolist()
+
+    results = run_ranks(2, work)
+    ids_before = [0, 0]
+    for step, rows in enumerate(sizes):
+        sent, expected = [0, 0], ([], [])
+        for rank in range(2):
+            for owner in range(2):
+                groups = deduplicate(batch_of(rank, rows), TABLES).groups
+                parts = [(group, wanted_rows(key_hashes(group, TABLES), 2)) for group in groups]
+                for group, want in parts:
+                    first = int(want.counts[:owner].sum())
+                    mine = want.order[first : first + int(want.counts[owner])]
+                    table_of = np.repeat(group.tables, np.diff(group.table_offsets))[mine]
+                    for table in group.tables:
+                        if (table_of == table).any():
+                            expected[owner].append((table, group.unique_ids[mine[table_of == table]].tolist()))
+                    sent[rank] += len(mine) * (owner != rank)
+        for rank, (asked_for, bytes_sent) in enumerate(results):
+            assert sorted(asked_for[step]) == sorted(expected[rank])
+            room = ids_before[rank] + ids_before[rank] // 32
+            assert bytes_sent[step] == 8 * (7 + 2 * 3 + 40 + max(room, sent[rank]))
+        ids_before = sent
 
 
 def test_answers_come_back_in_order():

@@ -65,7 +65,7 @@ struct History {
         Indexed out;
     };
     std::vector<Open> open;
-    std::map<Key, int> used;  // committed rows' uses; without an entry: none
+    std::map<Key, int> used;  // rows' uses; without an entry: none
     int failures = 0, failures_in_shards = 0, failures_of_removal = 0, failures_of_commit = 0, removed = 0;
 
     History(std::uint64_t seed, std::uint32_t shards) : random(seed), num_shards(shards) { dit = make(); }
@@ -106,17 +106,18 @@ struct History {
         const std::size_t count = random() % open.size() + 1;
         const Open& last = open[count - 1];
         const bool counts = random() % 2;
+        const Open& delivered = random() % 4 == 0 ? open[random() % open.size()] : last;  // of a later ticket, too
         allocations_left = static_cast<long>(random() % 6);
         try {
-            headrace::commit(*dit, last.ticket, counts ? &last.out : nullptr);
+            headrace::commit(*dit, last.ticket, counts ? &delivered.out : nullptr);
         } catch (const std::bad_alloc&) {
             allocations_left = -1;
             ++failures_of_commit;
-            headrace::commit(*dit, last.ticket, counts ? &last.out : nullptr);
+            headrace::commit(*dit, last.ticket, counts ? &delivered.out : nullptr);
         }
         allocations_left = -1;
         if (counts) {
-            for (const Key& key : keys_of(last.out)) ++used[key];
+            for (const Key& key : keys_of(delivered.out)) ++used[key];
         }
         open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(count));
     }
@@ -129,7 +130,10 @@ struct History {
 
     void forget_after(std::size_t keep) {
         while (open.size() > keep) {
-            for (const auto& row : open.back().rows) known.erase(row.first);
+            for (const auto& row : open.back().rows) {
+                known.erase(row.first);
+                used.erase(row.first);
+            }
             open.pop_back();
         }
     }

@@ -306,12 +306,14 @@ class UsesModel {
     std::map<std::uint64_t, std::pair<double, long>> uses_;
 };
 
-constexpr std::uint64_t kChunkNumbers = 42;
+// As an index of 4 shards with 11, 11, 10 and 10 chunks has them: numbers 0 to 41.
+constexpr std::uint32_t kCountedShards = 4;
+static const std::vector<std::size_t> kCountedChunks{11, 11, 10, 10};
 
 static void uses_are_counted(double half_life, unsigned num_threads) {
     ThreadPool pool(num_threads);
     std::mt19937_64 random(5);
-    UseCounts counts(half_life);
+    UseCounts counts(half_life, kCountedShards);
     UsesModel model(half_life);
     // of four chunks in two slabs, with the bits of a rank above the place
     const auto draw = [&] {
@@ -327,14 +329,14 @@ static void uses_are_counted(double half_life, unsigned num_threads) {
     for (int batch = 0; batch < 400; ++batch) {
         const int idle = batch % 100 == 99 ? 200 : 0;  // more than 32 half-lives, with nothing used
         for (int i = 0; i < idle; ++i) {
-            counts.add({}, {}, 0, pool);
+            counts.add({}, {}, {}, pool);
             model.add({});
         }
         std::set<std::uint64_t> used{kAbsent};
         for (std::uint64_t i = random() % (batch % 8 == 0 ? 400 : 40); i > 0; --i) used.insert(draw());
         const std::vector<std::uint64_t> places(used.begin(), used.end());
         const std::size_t half = places.size() / 2;
-        counts.add({places.data(), places.data() + half, nullptr}, {half, places.size() - half, 0}, kChunkNumbers,
+        counts.add({places.data(), places.data() + half, nullptr}, {half, places.size() - half, 0}, kCountedChunks,
                    pool);
         model.add(places);
         const std::uint64_t gone = draw();
@@ -350,7 +352,7 @@ static void uses_are_counted(double half_life, unsigned num_threads) {
     }
     CHECK(counts.nbytes() > 0);
 
-    UseCounts copy(half_life);  // by way of a snapshot
+    UseCounts copy(half_life, kCountedShards);  // by way of a snapshot
     std::vector<std::uint64_t> places;
     std::vector<float> weights;
     for (const std::uint32_t chunk : {0u, 1u, 40u, 41u}) {
@@ -366,9 +368,41 @@ static void uses_are_counted(double half_life, unsigned num_threads) {
             if (batch % 50 == 0 && place % 100 == 0) CHECK(read(copy, place) == read(counts, place));
         }
         const std::uint64_t place = places[random() % places.size()];
-        for (UseCounts* each : {&counts, &copy}) each->add({&place}, {1}, kChunkNumbers, pool);
+        for (UseCounts* each : {&counts, &copy}) each->add({&place}, {1}, kCountedChunks, pool);
         CHECK(read(copy, place) == read(counts, place));
     }
+}
+
+// One shard of 64 has nearly all chunks: numbers up to 2.6 M, as of 40,000 chunks in each. A slab for each number on
+// the way there would take 160 GiB of addresses and more mappings than the system allows.
+static void room_is_made_for_the_chunks_that_are_there() {
+    constexpr std::size_t kChunks = 40'000, kChunkBytes = kChunkRows * sizeof(float);
+    ThreadPool pool(1);
+    UseCounts counts(0, 64);
+    std::vector<std::size_t> num_chunks(64, 1);
+    num_chunks[5] = kChunks;
+    const auto last = place_bits(static_cast<std::uint32_t>((kChunks - 1) * 64 + 5), 7), other = place_bits(6, 7);
+    const std::vector<std::uint64_t> places{last, other};
+    counts.make_room(num_chunks);
+    counts.add({places.data()}, {places.size()}, num_chunks, pool);
+    CHECK(counts.nbytes() < kChunks * kChunkBytes / 50 * 51);
+    float uses[2];
+    counts.read(places.data(), 2, uses);
+    CHECK(uses[0] == 1 && uses[1] == 1);
+
+    UseCounts grown(0, 64);  // chunk by chunk, as an index grows: no place is another's
+    std::vector<std::size_t> so_far(64);
+    for (std::uint32_t chunk = 0; chunk < 6400; ++chunk) {
+        ++so_far[chunk % 64];
+        const auto place = place_bits(chunk, chunk % kChunkRows);
+        grown.add({&place}, {1}, so_far, pool);
+    }
+    for (std::uint32_t chunk = 0; chunk < 6400; ++chunk) {
+        const std::uint64_t at[] = {place_bits(chunk, chunk % kChunkRows), place_bits(chunk, (chunk + 1) % kChunkRows)};
+        grown.read(at, 2, uses);
+        CHECK(uses[0] == 1 && uses[1] == 0);
+    }
+    CHECK(grown.nbytes() < 6400 * kChunkBytes / 50 * 51);
 }
 
 // --- hashes, there and back
@@ -404,5 +438,6 @@ int main() {
     for (const double half_life : {0.0, 1.0, 2.5, 1000.0}) {
         for (const unsigned num_threads : {1u, 3u}) headrace::uses_are_counted(half_life, num_threads);
     }
+    headrace::room_is_made_for_the_chunks_that_are_there();
     std::puts("ok");
 }

@@ -8,7 +8,18 @@ import pytest
 import torch
 from torchdata.nodes import Batcher, IterableWrapper, Mapper
 
-from headrace import BadRecordError, ColumnMismatchError, DataLoader, RowBlock, RowsFrom, Source, SourceRange
+from headrace import (
+    BadRecordError,
+    ColumnMismatchError,
+    DataLoader,
+    Dense,
+    Label,
+    RowBlock,
+    RowsFrom,
+    Schema,
+    Source,
+    SourceRange,
+)
 from headrace.ingest.engine.conformance import check_node, check_node_over, equal_blocks
 
 
@@ -102,7 +113,11 @@ BAD = [
     ("h", "g1", BadRecordError, r"line 3, column h: b'g1': not 1 to 8 hexadecimal digits"),
     ("h", 2**32, BadRecordError, r"does not fit into hex32"),
     ("y", None, BadRecordError, r"line 3, column y"),
+    ("y", 2, BadRecordError, r"line 3, column y: b'2': a label is 0 or 1; declare it with binary=False"),
+    ("y", 0.5, BadRecordError, r"line 3, column y: b'0\.5': a label is 0 or 1"),
+    ("y", 2**64, BadRecordError, r"line 3, column y: b'18446744073709551616': a label is 0 or 1"),
     ("d", float("nan"), BadRecordError, r"line 3, column d"),
+    ("d", 2**24 + 1, BadRecordError, r"line 3, column d: b'16777217': an integer that float32 would round; declare"),
     ("a", 1.0, ColumnMismatchError, r"row 2: float 1\.0 is not an integer"),
     ("a", 2**64, BadRecordError, r"line 3, column a: b'18446744073709551616': does not fit into uint64"),
     ("m", [1, 2**63], BadRecordError, r"line 3, column m: b'\[1, 9223372036854775808\]': does not fit into int64"),
@@ -121,6 +136,34 @@ def test_what_does_not_fit_is_named(schema, rows, column, value, kind, message):
     changed[2][column] = value
     with pytest.raises(kind, match=message):
         list(RowsFrom(changed, schema))
+
+
+@pytest.mark.parametrize("block_rows", [1, 2, 9])
+@pytest.mark.parametrize(
+    ("column", "values", "good", "first_reason"),
+    [
+        (Dense(name="d", dtype="float32"), [0.1, 2**24 + 1, 3, None, 2**64], [np.float32(0.1), 3, None], "would round"),
+        (Dense(name="d"), [1.0, 0.5, 2**53 + 1, None, 2**63], [1, 2**53 + 1, None], "not a whole number"),
+        (Label(name="d"), [1.0, 2**60, 0, True], [1, 0, 1], "a label is 0 or 1"),
+        (Label(name="d", binary=False), [0.5, None, 2**24 + 1, -7], [0.5, -7], "the label is missing"),
+    ],
+)
+def test_integers_among_floats_are_taken_as_by_themselves(column, values, good, first_reason, block_rows):
+    kind = {"labels": (column,)} if isinstance(column, Label) else {"dense": (column,)}
+    rows = [{"d": value} for value in values]
+    node = RowsFrom(rows, Schema(**kind), block_rows=block_rows, bad_records="skip")
+    assert [row["d"] for _, _, row in taken(node)] == good
+    assert node.stats().skipped == len(values) - len(good)
+    with pytest.raises(BadRecordError, match=first_reason):
+        list(RowsFrom(rows, Schema(**kind), block_rows=block_rows))
+
+
+def test_targets_are_any_finite_numbers(schema):
+    targets = Schema(labels=(Label(name="y", binary=False),))
+    rows = [{"y": 2}, {"y": -0.5}, {"y": np.float32(7)}, {"y": True}]
+    assert [row["y"] for _, _, row in taken(RowsFrom(rows, targets))] == [2, -0.5, 7, 1]
+    with pytest.raises(BadRecordError, match="a label is 0 or 1"):
+        list(RowsFrom([pa.table({"y": [1.0, 0.5]})], Schema(labels=(Label(name="y"),))))
 
 
 def test_a_column_that_is_not_there(schema, rows):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from headrace.ingest.plan.offline import plan_batches, step_plans
 from headrace.ingest.plan.plan_diff import first_difference
 from headrace.ingest.plan.plan_file import PlanFileError, PlanSequence, load_plans, save_plans
-from headrace.ingest.plan.planner import WindowPlanner
+from headrace.ingest.plan.planner import MAX_CAPACITY, WindowPlanner
 from headrace.ingest.plan.violations import Kind
 from headrace.ingest.step_plan import NEVER, Movement
 
@@ -163,6 +165,38 @@ def test_a_file_that_is_not_what_it_says_is_refused(tmp_path: Path, change, mess
         load_plans(path)
 
 
+def test_a_claim_of_a_huge_arena_takes_no_memory(tmp_path: Path) -> None:
+    plans = sequence(steps=6)
+    claimed = tuple(
+        replace(plan, groups=tuple(replace(g, capacity=MAX_CAPACITY) for g in plan.groups)) for plan in plans.plans
+    )
+    save_plans(tmp_path / "p.arrow", replace(plans, capacity=(MAX_CAPACITY,), plans=claimed))
+    found = load_plans(tmp_path / "p.arrow")
+    tracemalloc.start()
+    try:
+        assert found.verify() == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("step", [-1, 1 << 31, (1 << 63) - 1])
+def test_steps_that_no_run_has_are_refused(tmp_path: Path, step: int) -> None:
+    plans = sequence(steps=3)
+    save_plans(tmp_path / "p.arrow", replace(plans, plans=(*plans.plans[:2], replace(plans.plans[2], step=step))))
+    with pytest.raises(PlanFileError, match=f"is of step {step}"):
+        load_plans(tmp_path / "p.arrow")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(PlanFileError, match="not a file"):
+            load_plans(path)
+    with pytest.raises(FileNotFoundError):
+        load_plans(tmp_path / "none")
+
+
 def test_a_torn_or_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.arrow"
     save_plans(path, sequence())
@@ -186,7 +220,7 @@ def test_a_flipped_byte_never_gives_another_plan(tmp_path: Path) -> None:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
         try:
             found = load_plans(path)
-        except (ValueError, OSError, pa.ArrowException):
+        except PlanFileError:
             refused += 1
         else:
             assert found.digest() == plans.digest()  # padding
