@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
 from headrace.cli_report import json_option, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.lint import lint as lint_files
@@ -24,15 +25,15 @@ def lint(
     dataset: str,
     schema: Schema | None,
     labels: bool,
+    separator: str | None,
     max_problems: int,
     json_path: str | None,
 ) -> None:
     """Check files against a schema: lists every bad record; exit code 1 when there is any, or a damaged file."""
     refuse_beside_schema(schema)
-    whole = open_dataset(dataset, one_or_all(data), schema=schema, labels=labels)
-    readers = (
-        open_dataset(dataset, [file], schema=schema, labels=labels, filesystem=whole.store) for file in whole.files
-    )
+    options: dict[str, Any] = {"schema": schema, "labels": labels, **text_options(dataset, separator)}
+    whole = open_dataset(dataset, one_or_all(data), **options)
+    readers = (open_dataset(dataset, [file], filesystem=whole.store, **options) for file in whole.files)
     report = lint_files(readers, max_problems=max_problems)
     if json_path != "-":
         for problem in report.problems:
