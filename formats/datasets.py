@@ -21,6 +21,7 @@ from headrace.formats.criteo_arrays import (
     DCNV2_NPZ,
     DLRM_BIN,
     DLRM_NPZ,
+    NVIDIA_SPLIT,
     PACKED_BIN,
     TORCHREC_NPY,
     ArrayForm,
@@ -113,6 +114,7 @@ _ARRAYS: tuple[tuple[ArrayForm, str, Callable[..., Schema]], ...] = (
     (DLRM_NPZ, "DLRM v1's *_reordered.npz, *_processed.npz", criteo_schema),
     (TORCHREC_NPY, "day_i_{dense,sparse,labels}.npy", _transformed_schema),
     (DCNV2_NPZ, "day_i_sparse_multi_hot.npz", partial(_transformed_schema, multi_hot=True)),
+    (NVIDIA_SPLIT, "label.bin, numerical.bin, cat_0.bin .. cat_25.bin", _transformed_schema),
 )
 _ALL += tuple(
     Dataset(f"criteo-{form.name}", summary, schema, partial(ArrayFiles, form=form)) for form, summary, schema in _ARRAYS

@@ -28,9 +28,8 @@ IDLE = [
     ("convert DATA --out OUT --schema SCHEMA --no-labels", "--no-labels: stands in the schema"),
     ("convert DATA --out OUT --history --dataset taobao-userbehavior --compression lz4", "--compression: for other"),
     ("convert DATA --out OUT --history --dataset taobao-userbehavior --to tar", "--to: for other"),
-    ("plan DATA --seed 3", "--seed: for --ranks alone"),
-    ("plan --read X --window 3", "--window: for the plans that are made of DATA"),
-    ("plan --diff A B --steps 3 --verify", "--steps, --verify: for one stream of plans"),
+    ("plan DATA --schema SCHEMA --dim 32", "--dim: stands in the schema"),
+    ("plan --diff A B --window 2 --steps 3 --verify", "--window, --steps, --verify: for one stream of plans"),
 ]
 
 

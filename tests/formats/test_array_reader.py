@@ -243,3 +243,48 @@ def test_ids_are_integers(tmp_path: Path, dtype: Any) -> None:
     np.savez(tmp_path / "day_0_sparse_multi_hot.npz", **ids)
     with pytest.raises(ColumnMismatchError, match="ids are integers"):
         read_all(ArrayFiles(tmp_path, LISTS, DCNV2_NPZ))
+
+
+def write_split(folder: Path, rows: int) -> None:
+    """NVIDIA's post-split form, byte by byte: row r has the label r % 2, dense r + i / 4, ids that need their types."""
+    folder.mkdir(exist_ok=True)
+    (folder / "label.bin").write_bytes(bytes(r % 2 for r in range(rows)))
+    dense = [struct.pack("<13e", *(r + i / 4 for i in range(13))) for r in range(rows)]
+    (folder / "numerical.bin").write_bytes(b"".join(dense))
+    for i in range(26):
+        code, first = (("<b", 100), ("<h", 32_000), ("<i", 2**31 - 1000))[i % 3]
+        (folder / f"cat_{i}.bin").write_bytes(b"".join(struct.pack(code, first + i - r) for r in range(rows)))
+
+
+def test_nvidia_s_split_form(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", 3)
+    reader = open_dataset("criteo-nvidia-split", tmp_path / "train", batch_rows=2)
+    assert (reader.num_rows, [Path(f).name for f in reader.files]) == (3, ["label.bin"])
+    ids = [(100 + i, 32_000 + i, 2_147_482_648 + i)[i % 3] for i in range(26)]
+    assert rows_of(read_all(reader)) == [
+        (0, r, float(r == 1), *(r + i / 4 for i in range(13)), *(v - r for v in ids)) for r in range(3)
+    ]
+    assert len(reader.identity()[0]) == 28  # every file counts as a source
+    (tmp_path / "train" / "cat_25.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"cat_25\.bin"):
+        read_all(open_dataset("criteo-nvidia-split", tmp_path / "train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "message"),
+    [
+        ("label.bin", 1, r"numerical\.bin: 5 rows, but the labels in label\.bin have 6|cat_0\.bin: 5 bytes are not 6"),
+        ("numerical.bin", 1, r"numerical\.bin: 131 bytes are not whole rows of 26 bytes"),
+        ("numerical.bin", 26, r"numerical\.bin: 6 rows, but the labels in label\.bin have 5"),
+        ("cat_1.bin", 1, r"cat_1\.bin: 11 bytes are not 5 integers of 1, 2 or 4 bytes"),
+        ("cat_2.bin", -20, r"cat_2\.bin: 0 bytes are not 5 integers"),
+    ],
+)
+def test_files_of_a_split_that_do_not_belong_together(tmp_path: Path, name: str, extra: int, message: str) -> None:
+    write_split(tmp_path, 5)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data + bytes(extra) if extra > 0 else data[:extra])
+    with pytest.raises(CorruptShardError, match=message):
+        read_all(open_dataset("criteo-nvidia-split", tmp_path))
+    write_split(tmp_path, 0)
+    assert read_all(open_dataset("criteo-nvidia-split", tmp_path)) == []
