@@ -105,7 +105,7 @@ def plan_command(
         plan_ranks(data, ranks=ranks, links=links, preset=preset, dataset=dataset, seed=seed, steps=steps, out=out,
                    plot=plot, json_path=json_path, dim=dim, labels=labels, **common)  # fmt: skip
         return
-    refuse_given(("links", "preset", "seed"), "for --ranks")
+    refuse_given(("links", "preset", "seed"), "for --ranks alone")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
     refuse_beside_schema(schema)
