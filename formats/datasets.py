@@ -32,6 +32,7 @@ from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.histories import LOGS
+from headrace.formats.own_text import no_schema, own_text
 from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema
 from headrace.formats.splits import Convention, Split, kaggle_files_split, terabyte_files_split
@@ -95,6 +96,7 @@ _ALL: tuple[Dataset, ...] = (
     ),
     Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
     Dataset("ali-ccp-raw", "sample_skeleton_X.csv, with common_features_X.csv beside", ali_ccp_raw_schema, ali_ccp_raw),
+    Dataset("csv", "delimited text with a header, of a schema of yours", no_schema, own_text),
     Dataset("parquet", "Parquet or Arrow IPC; the schema of the conversion, else Criteo's", criteo_schema, ArrowFiles),
     Dataset("tar", "tar shards of Arrow record batches, the same", criteo_schema, TarFiles),
 )

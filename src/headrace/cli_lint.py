@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
 from headrace.cli_report import json_option, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.errors import ManifestError
@@ -28,15 +28,17 @@ def lint(
     dataset: str,
     schema: Schema | None,
     labels: bool,
+    separator: str | None,
     max_problems: int,
     json_path: str | None,
 ) -> None:
     """Check files against a schema: lists every bad record; exit code 1 when there is any, or a damaged file."""
     refuse_beside_schema(schema)
     paths = one_or_all(data)
+    of_dataset: dict[str, Any] = {"schema": schema, "labels": labels, **text_options(dataset, separator)}
 
     def open_(paths: Any, **options: Any) -> FileReader[Any]:
-        return open_dataset(dataset, paths, schema=schema, labels=labels, **options)
+        return open_dataset(dataset, paths, **of_dataset, **options)
 
     of_all = None
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
 from headrace.cli_report import json_option, plot_option, preset_batch_size, refuse_given, write_report
 from headrace.formats.criteo import criteo_schema
@@ -90,7 +90,7 @@ def stats_command(
     refuse_beside_schema(schema)
     counting = ("feature_rows", "max_entries", "plot_features")
     if preset:
-        refuse_given(("dataset", "schema", "labels", "features", *counting), "for DATA, not with --preset")
+        refuse_given(("dataset", "schema", "separator", "labels", "features", *counting), "for DATA, not with --preset")
     else:
         refuse_given(("seed",), "for the generated stream of --preset alone")
     if not features:
@@ -99,7 +99,10 @@ def stats_command(
         refuse_given(("held_out",), "for --top-rows alone")
     counted = None
     if data and features:
-        reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"])
+        text = text_options(dataset, options["separator"])
+        reader = open_dataset(
+            dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"], **text
+        )
         counted = count_features(
             reader,
             rows=feature_rows,
@@ -156,6 +159,7 @@ def _indexed(
     batches: int,
     dim: int,
     labels: bool,
+    separator: str | None,
     num_workers: int,
     seed: int,
 ) -> Iterator[tuple[U64, U32]]:
@@ -165,7 +169,8 @@ def _indexed(
             preset, batch_size=batch_size, num_batches=batches, num_workers=num_workers, seed=seed
         )
         return
-    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels)
+    text = text_options(dataset, separator)
+    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels, **text)
     with DataLoader(
         reader,
         schema=reader.schema,

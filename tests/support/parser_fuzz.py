@@ -181,7 +181,7 @@ def array_forms() -> dict[str, Form]:
         "dcnv2-npz": {**days, "day_0_sparse_multi_hot.npz": saved(lists, np.savez)},
     }
     split = {"label.bin": ints[:, 0].astype(np.uint8), "numerical.bin": ints[:, 1:14].astype("<f2")}
-    split |= {f"cat_{i}.bin": ints[:, 14 + i].astype(("<i1", "<i2", "<i4")[i % 3]) for i in range(26)}
+    split |= {f"cat_{i}.bin": (ints[:, 14 + i] % 100).astype(("<i1", "<i2", "<i4")[i % 3]) for i in range(26)}
     forms["nvidia-split"] = {name: array.tobytes() for name, array in split.items()}
     found = {name: Form(f"criteo-{name}", files, {}) for name, files in forms.items()}
     compressed = {"day_0_reordered.npz": saved(whole, np.savez_compressed)}
