@@ -44,7 +44,7 @@ class ArenaResidency:
     a later run (dirty rows are flushed, the arenas start empty).
 
     A movement that is interrupted between its bookkeeping and its hand-over leaves the arenas *torn*: everything but
-    `drop` and `close` is then a RuntimeError.
+    `empty` and `close` is then a RuntimeError.
 
     `capacity` is the most rows that an arena may have, for each group; None is what the plans ask for. `make_rows`
     makes the memory of an arena of so many rows of a store.
@@ -69,6 +69,7 @@ class ArenaResidency:
         self._run: int | None = None
         self._moved = -1
         self._torn: str | None = None
+        self._emptied: int | None = None  # the run that was under way when the arenas were emptied
 
     def enter(self, plan: StepPlan, keys: Sequence[RowKeys]) -> None:
         """Both movements are handed over; the rows of the step have been fetched when this returns.
@@ -135,12 +136,18 @@ class ArenaResidency:
         for arena in self._arenas:
             arena.flush()
 
-    def drop(self) -> None:
+    def empty(self) -> None:
+        emptied = self._emptied if self._run is None else self._run
+        self._drop()
+        self._emptied = emptied
+
+    def _drop(self) -> None:
         self._mover.drop()
         self._arenas = []
         self._run = None
         self._moved = -1
         self._torn = None
+        self._emptied = None
 
     def close(self, timeout_s: float) -> None:
         self._mover.close(timeout_s)
@@ -165,10 +172,16 @@ class ArenaResidency:
         expected = 0 if plan.run != self._run else self._moved // 2 + (0 if unfinished else 1)
         if plan.step < expected:
             raise PlanError(f"step {plan.step} of run {plan.run} comes again, after step {self._moved // 2}")
+        if plan.step > expected and plan.run == self._emptied:
+            raise PlanError(
+                f"step {plan.step} of run {plan.run} came after the arenas were emptied in the middle of the run "
+                "(stage.load_state_dict, SavedRun.restore or stage.forget_rows): its plans are over. Iterate over the "
+                "loader anew; loader.load_state_dict(loader.state_dict()) before makes it go on where it is"
+            )
         if plan.step > expected:
             raise PlanError(
-                f"step {plan.step} of run {plan.run} came, but step {expected} was not passed to the stage; call "
-                "stage.skip(batch) for each batch that is not trained on"
+                f"step {plan.step} of run {plan.run} came, but step {expected} was not passed to the stage in training "
+                "mode; call stage.skip(batch) for each batch that is not trained on, also if it was evaluated"
             )
         if plan.run != self._run:
             self._start_run(plan)
@@ -181,7 +194,7 @@ class ArenaResidency:
                     f"group {g}: the plan needs an arena of {part.capacity} rows, the stage was given capacity={limit}"
                 )
         self.flush()
-        self.drop()
+        self._drop()
         self._arenas = [
             Arena(part.capacity, store, rows=self._make_rows(part.capacity, store))
             for part, store in zip(plan.groups, self._stores, strict=True)

@@ -6,6 +6,7 @@ import torch
 
 from headrace.embed.finite import key_name
 from headrace.embed.row_keys import RowKeys
+from headrace.embed.schema_difference import differences, same_rows
 from headrace.formats.schema import Schema
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch, BatchGroup
@@ -15,12 +16,13 @@ HOST = torch.device("cpu")
 
 
 def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> None:
-    """ValueError unless `batch` is of `schema` and on the host or on the stage's `device`, and its plan is of the
-    schema's groups and its rows."""
-    if batch.schema is not schema and batch.schema != schema:
+    """ValueError unless `batch` is of `schema` (without a plan: but for the labels) and on the host or on the stage's
+    `device`, and its plan is of the schema's groups and its rows."""
+    if batch.schema is not schema and not _fits(batch, schema):
+        what = differences(batch.schema, schema, ("the batch", "the stage"), labels=batch.plan is not None)
         raise ValueError(
-            f"a batch of another schema (features {', '.join(batch.feature_names)}) than the stage's: columns, tables, "
-            "dims, optimizers and poolings must be the same; give both the same Schema"
+            f"a batch of another schema than the stage's: {what}. Columns, tables, dims, optimizers and poolings must "
+            "be the same, in training the labels too; give both the same Schema"
         )
     if batch.plan is not None and len(batch.plan.groups) != len(schema.groups):
         raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(schema.groups)}")
@@ -33,6 +35,11 @@ def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> No
             _check_plan(batch.plan.groups[number], rows, number)
             if batch.ranks is None:  # else rows of other ranks have no location here
                 _check_indexed(group, number, schema)
+
+
+def _fits(batch: Batch, schema: Schema) -> bool:
+    """Rows that are only scored need no labels."""
+    return same_rows(batch.schema, schema) if batch.plan is None else batch.schema == schema
 
 
 def _on_another_device(there: torch.device, device: torch.device) -> str:

@@ -36,6 +36,7 @@ from headrace.embed.restore_checks import check_dense_state, check_model, check_
 from headrace.embed.rows_file import read_rows, write_rows
 from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, write_folder
 from headrace.embed.stage import EmbeddingStage
+from headrace.embed.stage_parts import check_flag
 from headrace.formats.schema import Schema, SchemaError
 
 VERSION = 1
@@ -70,10 +71,13 @@ def save_run(
 
     The folder appears whole or not at all, and replaces an earlier checkpoint of that name; a link at `path` stays a
     link (see :func:`headrace.embed.run_folder.write_folder`). `step` (an integer from 0 on) and `extra` are the
-    caller's. TypeError or ValueError for a state that is not plain data, another `step`, or an index with fewer rows
-    than the stage has written, before anything is written.
+    caller's. TypeError or ValueError for a state that is not plain data, another `step`, or an index that is not the
+    stage's (another object, or with fewer rows than the stage has written), and RuntimeError while gradients wait for a
+    step (they would be lost; those that are not finite are not missed), before anything is written.
     """
     number = check_integer("step", step, least=0)
+    stage.check_nothing_waits("save_run")
+    stage.check_index(index, "the index given to save_run")
     _check_index(index, stage)
     arrays: dict[str, list[Array]] = {name: [] for name in sorted(set(_PARTS.values()))}
     values = {
@@ -124,21 +128,27 @@ class SavedRun:
     def restore(
         self,
         *,
+        index: ReadsSnapshot | None,
         stage: EmbeddingStage,
-        model: torch.nn.Module,
+        model: torch.nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
-        index: ReadsSnapshot | None = None,
+        training: bool = True,
     ) -> None:
-        """Put rows, model, optimizer and, if given, the (empty) index into the saved state; the stage takes its `lr`,
-        the other hyper-parameters of its optimizer and the number of its steps.
+        """Put rows, model, optimizer and the (empty) index into the saved state; the stage takes its `lr`, the other
+        hyper-parameters of its optimizer and the number of its steps, and from now on the rows are found by `index`.
+        ``index=None`` leaves the index to the caller, who has it read `index_path`; the rows go with that of the next
+        batch.
 
-        CheckpointError, before anything changes, if the stage has another schema, seed, initialiser or eps, the model
-        other names or shapes, the optimizer other groups or options, if an optimizer is given and none was saved or
-        the other way round, if rows are damaged, if model or optimizer refuse their state, or if a newer checkpoint has
-        taken the place of this one since :func:`load_run`. What the index refuses is raised with the rest as it was.
+        ``training=False`` is for scoring and serving: the optimizer, and the model, may be left out.
+
+        CheckpointError, before anything changes, if the stage has another schema (labels apart), seed, initialiser or
+        eps (in training), the model other names or shapes, the optimizer other groups or options, if an optimizer is
+        given and none was saved or the other way round, if rows are damaged, if model or optimizer refuse their state,
+        or if a newer checkpoint has taken the place of this one since :func:`load_run`. What the index refuses is
+        raised with the rest as it was.
         """
-        self._check_stage(stage)
-        self._check_dense(stage, model, optimizer)
+        self._check_stage(stage, training=check_flag("training", training))
+        self._check_dense(stage, model, optimizer, training=training)
         with self._unless_replaced():
             rows = self._read_rows(stage)
         with self._dense_put_back_on_error(stage, model, optimizer):
@@ -147,14 +157,16 @@ class SavedRun:
                 with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
                     index.read_snapshot(str(self.index_path))
         stage.load_state_arrays(rows)
+        stage.use_index(index, "the index restored")
         if "optimizer" in self.stage_options:
             stage.optimizer().load_state_dict(self.stage_options["optimizer"])
         else:  # of a release whose stages had one learning rate and no number of steps
             stage.lr = self.stage_options["lr"]
 
-    def _load_dense(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def _load_dense(self, model: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
         try:
-            model.load_state_dict(self.dense)
+            if model is not None:
+                model.load_state_dict(self.dense)
             if optimizer is not None:
                 optimizer.load_state_dict(self.dense_optimizer)  # type: ignore[arg-type]
         except Exception as error:  # of whatever kind: the classes are the user's
@@ -164,25 +176,27 @@ class SavedRun:
 
     @contextmanager
     def _dense_put_back_on_error(
-        self, stage: EmbeddingStage, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+        self, stage: EmbeddingStage, model: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None
     ) -> Iterator[None]:
         """The dense part is small beside the rows: it is loaded first, and a copy of it is kept meanwhile."""
-        before = copy.deepcopy(_model_state(model, stage))
+        before = None if model is None else copy.deepcopy(_model_state(model, stage))
         of_optimizer = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
         try:
             yield
         except BaseException:
             with suppress(Exception):  # the first error is the one to tell
-                model.load_state_dict(before, strict=False)
+                if model is not None and before is not None:
+                    model.load_state_dict(before, strict=False)
                 if optimizer is not None and of_optimizer is not None:
                     optimizer.load_state_dict(of_optimizer)
             raise
 
-    def _check_stage(self, stage: EmbeddingStage) -> None:
+    def _check_stage(self, stage: EmbeddingStage, *, training: bool) -> None:
         check_schema(self.schema, stage.schema, str(self.path))
         for name, value in _hyper_parameters(stage).items():
             saved = self.stage_options.get(name, {} if name == "table_initializers" else None)
-            if name not in ("lr", "optimizer") and value != saved:
+            free = ("lr", "optimizer") if training else ("lr", "optimizer", "eps")
+            if name not in free and value != saved:
                 raise CheckpointError(f"{self.path} was saved with {name}={saved!r}, the stage has {name}={value!r}")
         if "optimizer" in self.stage_options:
             try:
@@ -191,14 +205,26 @@ class SavedRun:
                 raise CheckpointError(f"{self.path}: the optimizer of the rows: {error}") from error
 
     def _check_dense(
-        self, stage: EmbeddingStage, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+        self,
+        stage: EmbeddingStage,
+        model: torch.nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        training: bool,
     ) -> None:
         where = str(self.path)
-        with stage.rows_saved_elsewhere():
-            check_model(self.dense, model, where)
-        if (optimizer is None) != (self.dense_optimizer is None):
-            had = "no optimizer" if self.dense_optimizer is None else "an optimizer"
-            raise CheckpointError(f"{where} was saved with {had} of the dense model; restore it the same way")
+        if model is None and (training or optimizer is not None):
+            raise CheckpointError(f"{where}: model= is missing; only with training=False rows are restored alone")
+        if model is not None:
+            with stage.rows_saved_elsewhere():
+                check_model(self.dense, model, where)
+        if optimizer is None and self.dense_optimizer is not None and training:
+            raise CheckpointError(
+                f"{where} was saved with an optimizer of the dense model; restore it the same way, or with "
+                "training=False to score only"
+            )
+        if optimizer is not None and self.dense_optimizer is None:
+            raise CheckpointError(f"{where} was saved with no optimizer of the dense model; restore it the same way")
         if optimizer is not None and self.dense_optimizer is not None:
             check_optimizer(self.dense_optimizer, optimizer, where)
 

@@ -12,7 +12,14 @@ from headrace.ingest.batch import Batch
 
 
 def check_finite(
-    kind: str, values: F32, keys: RowKeys, schema: Schema, batch: Batch | None = None, bags: Bags | None = None
+    kind: str,
+    values: F32,
+    keys: RowKeys,
+    schema: Schema,
+    batch: Batch | None = None,
+    bags: Bags | None = None,
+    *,
+    hint: str = "",
 ) -> None:
     """Raise FloatingPointError for the first of values float32 [n, dim] with a NaN or an infinity.
 
@@ -23,7 +30,7 @@ def check_finite(
     if at is None:
         return
     where = "" if batch is None or bags is None else _where(keys.locations[at : at + 1], batch, bags)
-    raise FloatingPointError(f"{kind} of {key_name(schema, keys, at)} is not finite{where}")
+    raise FloatingPointError(f"{kind} of {key_name(schema, keys, at)} is not finite{where}{hint}")
 
 
 def first_not_finite(values: F32) -> int | None:

@@ -22,6 +22,10 @@ from headrace.formats.schema import Schema
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
 
+_HOW_TO_DROP = (
+    "; nothing was updated: stage.skip(batch) drops what this batch gave, stage.optimizer().zero_grad() all that waits"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Forward:
@@ -80,9 +84,10 @@ def check_finite_vectors(forward: Forward, schema: Schema) -> None:
 
 
 def check_finite_gradients(kept: Sequence[RowGradients | None], last: Forward | None, schema: Schema) -> None:
-    """FloatingPointError for the first gradient that is not finite, with its row if `last` has it."""
+    """FloatingPointError for the first gradient that is not finite, with its row if `last` has it, and what to do."""
     for g, rows in enumerate(kept):
         grad = None if rows is None else rows.grad
         if rows is not None and grad is not None:
             bags = None if last is None else last.bags[g]
-            check_finite("gradient", grad, rows.keys, schema, None if last is None else last.batch, bags)
+            batch = None if last is None else last.batch
+            check_finite("gradient", grad, rows.keys, schema, batch, bags, hint=_HOW_TO_DROP)

@@ -2,129 +2,281 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headrace.embed.arrays import U32, U64
-from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, rows_where
+from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, rows_where, with_gradients
+from headrace.embed.row_keys import RowKeys
 
 Rows = Sequence[RowGradients | None]
 """One entry a group."""
+
+BatchKey = tuple[int, int]
+"""(run, step) of a batch's plan; parts and copies of a batch have the same."""
+
+
+class _Late(NamedTuple):
+    """Rows of a group whose gradient came when another forward collected already; `order` is that of the forwards."""
+
+    order: int
+    group: int
+    batch: BatchKey | None
+    rows: RowGradients
 
 
 class PendingGradients:
     """Gradients between two steps, one set of rows a group.
 
-    *Collecting*: the rows of the last forward, whose leaves autograd adds to. *Kept*: rows with a gradient that is
-    summed already. ``fold`` moves gradients from the first to the second; the leaves go on collecting. `show` is called
-    with the leaves of both, a list a group, whenever they change. Rows of the tables with uids `frozen` are not kept.
+    *Collecting*: the rows of the last forward, whose leaves autograd adds to. *Late*: leaves of forwards before it that
+    got a gradient all the same, as when several batches have one ``backward``. *Kept*: rows with a gradient that is
+    summed already, in the order of the forwards. ``fold`` moves gradients from the first two to the third; the leaves
+    go on collecting. *Before*: what would be kept without the batch that collects, to which ``pass_by`` of that batch
+    goes back; the same objects as what is kept where that batch has added nothing.
+
+    `show` is called with all leaves, a list a group, whenever they change. Rows of the tables with uids `frozen` are
+    not kept. With `one_batch` the places of rows mean something in their batch only: a late gradient is an error.
     """
 
     def __init__(
-        self, num_groups: int, frozen: U32, sum_rows: SumRows, show: Callable[[list[list[Tensor]]], None]
+        self,
+        num_groups: int,
+        frozen: U32,
+        sum_rows: SumRows,
+        show: Callable[[list[list[Tensor]]], None],
+        *,
+        one_batch: bool = False,
     ) -> None:
         self._num_groups = num_groups
         self._frozen = frozen
         self._sum_rows = sum_rows
         self._show = show
-        self._collecting: Rows = [None] * num_groups
+        self._one_batch = one_batch
+        self._collecting: Rows | None = None
+        self._late: list[_Late] = []
         self._kept: list[RowGradients | None] = [None] * num_groups
+        self._before: list[RowGradients | None] = [None] * num_groups
+        self._batch: BatchKey | None = None
+        self._batches: set[BatchKey | None] = set()
+        self._num_forwards = 0
+        self._generation = 0
 
-    def collect(self, rows: Sequence[RowGradients]) -> None:
-        """From now on collect for `rows`, those of a new forward; see :meth:`let_go`."""
+    def collect(self, rows: Sequence[RowGradients], batch: BatchKey) -> None:
+        """From now on collect for `rows`, those of a new forward of `batch`, after :meth:`let_go`."""
+        if batch != self._batch:
+            self._batch, self._before = batch, list(self._kept)
         self._collecting = list(rows)
+        self._num_forwards += 1
         self._changed()
 
     def let_go(self) -> None:
-        """Keep what was collected; its rows may leave the slots of their plan."""
+        """Keep what was collected; its rows may leave the slots of their plan. What comes yet is late."""
         self.fold()
-        self.pass_by()
+        self._listen()
+        self._collecting = None
+        self._kept = [r if r is None or r.slots is None else replace(r, slots=None) for r in self._kept]
+        self._changed()
 
-    def pass_by(self) -> None:
-        """Collect no longer, and drop what was collected since the last fold; what is kept may leave its slots.
+    def check_pass_by(self, batch: BatchKey) -> None:
+        """RuntimeError if the gradients of `batch` cannot be told from those of others any more."""
+        if batch != self._batch and batch in self._batches:
+            raise RuntimeError(
+                f"skip() of step {batch[1]} of run {batch[0]}, whose gradients have been added to those of a later "
+                "batch: skip a batch before the next one goes forward, or drop the gradients of all with "
+                "stage.optimizer().zero_grad()"
+            )
 
-        A gradient that comes later has nobody to take it: the ``backward`` that brings it raises RuntimeError.
-        """
-        for rows in self._collecting:
-            if rows is not None and rows.leaf.requires_grad:
-                rows.leaf.register_post_accumulate_grad_hook(_refuse)  # type: ignore[no-untyped-call]
-        self._collecting = [None] * self._num_groups
-        self._kept = [None if rows is None else replace(rows, slots=None) for rows in self._kept]
+    def pass_by(self, batch: BatchKey) -> None:
+        """Drop what `batch` gave, scaled or not, if it is the one that collects; what others gave is as it was."""
+        if batch == self._batch:
+            self._empty_leaves([late.rows for late in self._late if late.batch == batch])
+            self._late = [late for late in self._late if late.batch != batch]
+            self._empty_leaves(self._collecting or ())
+            self.fold()
+            self._collecting = None
+            self._kept = list(self._before)
+            self._batches.discard(batch)
+        self._batch, self._before = None, list(self._kept)
         self._changed()
 
     def add(self, group: int, rows: RowGradients) -> None:
         """Add gradients that did not come from autograd."""
-        self._keep(group, rows)
+        self._keep(group, rows, own=False)
         self._changed()
 
     def fold(self) -> None:
-        """Move what was collected to what is kept."""
-        for group, rows in enumerate(self._collecting):
-            if rows is not None and rows.leaf.grad is not None:
-                self._keep(group, moved(rows))
+        """Move what was collected, and what was late, to what is kept."""
+        late, self._late = sorted(self._late, key=lambda one: one[:2]), []
+        for _, group, batch, rows in late:
+            self._batches.add(batch)
+            self._keep(group, moved(rows), own=batch == self._batch)
+        for group, one in enumerate(self._collecting or ()):
+            if one is not None and one.leaf.grad is not None:
+                self._batches.add(self._batch)
+                self._keep(group, moved(one), own=True)
         self._changed()
 
     def zero(self) -> None:
         """Drop all gradients, and go on collecting."""
-        self._kept = [None] * self._num_groups
-        for rows in self._collecting:
-            if rows is not None:
-                rows.leaf.grad = None
+        self._forget()
+        self._empty_leaves(self._collecting or ())
         self._changed()
 
-    def forget(self, group: int, locations: U64) -> None:
-        """Drop what is kept of the rows at `locations`; of the last forward nothing may be collecting any more."""
-        rows = self._kept[group]
-        if rows is not None:
-            others = ~np.isin(rows.keys.locations, locations)
-            self._kept[group] = rows_where(rows, others) if others.any() else None
-            self._changed()
-
     def take(self) -> list[RowGradients | None]:
-        """All gradients, each row once; nothing waits any more."""
+        """All gradients, each row once; nothing waits any more. What comes yet waits for the next step."""
         self.fold()
         taken = self._kept
-        self.clear()
+        self._forget()
+        self.let_go()
+        self._batch = None
         return taken
 
     def clear(self) -> None:
-        """Drop all gradients and rows."""
-        self._kept = [None] * self._num_groups
-        self.pass_by()
+        """Drop all gradients and rows: their places are no longer theirs."""
+        self._forget()
+        self._listen()
+        self._collecting, self._batch = None, None
+        self._generation += 1
+        self._changed()
+
+    def forget(self, group: int, locations: U64) -> None:
+        """Drop what waits of the rows at `locations`, whose places become others', after :meth:`let_go`. A gradient of
+        a forward before it is an error from now on."""
+        self._generation += 1
+        earlier, before = self._kept[group], self._before[group]
+        self._kept[group] = _without(earlier, locations)
+        self._before[group] = self._kept[group] if before is earlier else _without(before, locations)
+        self._changed()
 
     def kept(self) -> list[RowGradients | None]:
-        """All gradients, each row once; they go on waiting."""
+        """All gradients, each row once, that may be scaled in place; they go on waiting."""
         self.fold()
+        if self._batch is not None:
+            pairs = zip(self._before, self._kept, strict=True)
+            self._before = [_copied(b) if b is not None and b is k else b for b, k in pairs]
         return list(self._kept)
 
     @property
     def any(self) -> bool:
         """Whether any row has a gradient."""
-        return any(rows is not None and rows.leaf.grad is not None for rows in (*self._collecting, *self._kept))
+        return any(leaf.grad is not None for leaves in self._leaves() for leaf in leaves)
+
+    @property
+    def all_finite(self) -> bool:
+        """Whether no gradient has a NaN or an infinity."""
+        grads = (leaf.grad for leaves in self._leaves() for leaf in leaves)
+        return all(bool(torch.isfinite(grad).all()) for grad in grads if grad is not None)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches whose gradients are kept."""
+        return len(self._batches)
+
+    @property
+    def collects(self) -> bool:
+        """Whether the rows of the last forward are where it found them, and collect."""
+        return self._collecting is not None
+
+    def is_of(self, batch: BatchKey) -> bool:
+        """Whether `batch` is the one that collects, or did last."""
+        return batch == self._batch
 
     @property
     def expects_some(self) -> bool:
         """Whether a backward of the last forward would give gradients."""
-        return any(rows is not None and len(rows.leaf) > 0 and rows.leaf.requires_grad for rows in self._collecting)
+        return any(r is not None and len(r.leaf) > 0 and r.leaf.requires_grad for r in self._collecting or ())
 
-    def _keep(self, group: int, rows: RowGradients) -> None:
+    def _forget(self) -> None:
+        self._kept, self._before = [None] * self._num_groups, [None] * self._num_groups
+        self._empty_leaves([late.rows for late in self._late])
+        self._late = []
+        self._batches = set()
+
+    @staticmethod
+    def _empty_leaves(rows: Rows) -> None:
+        """The next gradient that autograd gives them is their first."""
+        for one in rows:
+            if one is not None:
+                one.leaf.grad = None
+
+    def _keep(self, group: int, rows: RowGradients, *, own: bool) -> None:
+        """`own`: of the batch that collects."""
         if len(self._frozen):
             frozen = np.isin(rows.keys.tables, self._frozen)
             rows = rows_where(rows, ~frozen) if frozen.any() else rows
-        earlier = self._kept[group]
-        self._kept[group] = rows if earlier is None else added(earlier, rows, self._sum_rows)
+        earlier, before = self._kept[group], self._before[group]
+        self._kept[group] = self._sum(earlier, rows)
+        if not own:
+            self._before[group] = self._kept[group] if before is earlier else self._sum(before, rows)
+
+    def _sum(self, earlier: RowGradients | None, rows: RowGradients) -> RowGradients:
+        return rows if earlier is None else added(earlier, rows, self._sum_rows)
+
+    def _listen(self) -> None:
+        """A gradient that autograd gives the leaves that collect from now on is late."""
+        for group, rows in enumerate(self._collecting or ()):
+            if rows is not None and rows.leaf.requires_grad:
+                hook = self._hook(group, rows.keys)
+                rows.leaf.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _hook(self, group: int, keys: RowKeys) -> Callable[[Tensor], None]:
+        """The leaf alone keeps it alive, and the graph of its forward alone keeps the leaf."""
+        this, batch, order, generation = weakref.ref(self), self._batch, self._num_forwards, self._generation
+
+        def came(leaf: Tensor) -> None:
+            pending = this()
+            if pending is not None:
+                pending._came_late(_Late(order, group, batch, RowGradients(keys, leaf)), generation)
+
+        return came
+
+    def _came_late(self, late: _Late, generation: int) -> None:
+        """Called within ``backward``, which raises what this raises."""
+        if generation != self._generation:
+            late.rows.leaf.grad = None
+            raise RuntimeError(
+                "backward of a batch whose rows were replaced after its forward, by a state that was loaded or by "
+                "stage.forget_rows: call stage(batch) again"
+            )
+        if self._one_batch:
+            late.rows.leaf.grad = None
+            raise RuntimeError(
+                "backward of a batch after the forward of a later one, or after its step: over ranks each batch has a "
+                "forward, a backward and a step of its own"
+            )
+        if all(one.rows.leaf is not late.rows.leaf for one in self._late):
+            self._late.append(late)
+        self._changed()
+
+    def _leaves(self) -> list[list[Tensor]]:
+        leaves: list[list[Tensor]] = [[] for _ in range(self._num_groups)]
+        for rows in (self._kept, self._collecting or ()):
+            for group, one in enumerate(rows):
+                if one is not None:
+                    leaves[group].append(one.leaf)
+        for late in self._late:
+            leaves[late.group].append(late.rows.leaf)
+        return leaves
 
     def _changed(self) -> None:
-        pairs = zip(self._kept, self._collecting, strict=True)
-        self._show([[rows.leaf for rows in pair if rows is not None] for pair in pairs])
+        self._show(self._leaves())
 
 
-def _refuse(leaf: Tensor) -> None:
-    leaf.grad = None
-    raise RuntimeError(
-        "a gradient for the rows of a batch that is passed by: after its stage(batch) came another batch, a step or a "
-        "skip, so that it would be lost; call backward() before them"
-    )
+def _without(rows: RowGradients | None, locations: U64) -> RowGradients | None:
+    """The rows that are not at `locations`, None if there are none."""
+    if rows is None:
+        return None
+    others = ~np.isin(rows.keys.locations, locations)
+    return rows_where(rows, others) if others.any() else None
+
+
+def _copied(rows: RowGradients) -> RowGradients:
+    """The same gradients in memory of their own."""
+    grad = rows.leaf.grad
+    return rows if grad is None else with_gradients(rows.keys, grad.clone(), rows.slots)

@@ -45,8 +45,8 @@ class Residency(Protocol):
     def flush(self) -> None:
         """Make the chunks hold the newest of every row; changes no residency."""
 
-    def drop(self) -> None:
-        """Forget what is resident, without writing it back."""
+    def empty(self) -> None:
+        """Forget what is resident, without writing it back; the plans of the run that has begun are over."""
 
     def close(self, timeout_s: float) -> None:
         """End what runs in the background; it begins anew when it is needed."""
@@ -80,7 +80,7 @@ class DirectResidency:
     def flush(self) -> None:
         """The chunks always hold the newest."""
 
-    def drop(self) -> None:
+    def empty(self) -> None:
         """Nothing is resident outside the chunks."""
 
     def close(self, timeout_s: float) -> None:

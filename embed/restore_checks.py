@@ -12,6 +12,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from headrace.embed.run_folder import CheckpointError
+from headrace.embed.schema_difference import differences, same_rows
 from headrace.formats.schema import Schema
 
 _SCHEDULER_OPTIONS = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"})
@@ -19,9 +20,10 @@ _SCHEDULER_OPTIONS = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum
 
 
 def check_schema(saved: Schema, present: Schema, where: str) -> None:
-    """The stage must have the saved schema."""
-    if present != saved:
-        raise CheckpointError(f"{where} was saved with another schema: {'; '.join(_differences(saved, present))}")
+    """The stage must have the saved schema; labels do not matter to its rows."""
+    if not same_rows(saved, present):
+        what = differences(saved, present, ("the saved run", "the stage"), labels=False)
+        raise CheckpointError(f"{where} was saved with another schema: {what}")
 
 
 def check_dense_state(model: Any, optimizer: Any, where: str) -> None:
@@ -72,15 +74,3 @@ def check_optimizer(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, 
 
 def _options(groups: Sequence[Mapping[str, Any]]) -> set[str]:
     return {name for group in groups for name in group} - _SCHEDULER_OPTIONS
-
-
-def _differences(saved: Schema, present: Schema) -> list[str]:
-    """One phrase for each kind of column or table that differs."""
-    found = []
-    for kind, before in saved.to_dict().items():
-        now = present.to_dict()[kind]
-        if before != now:
-            lost = [item for item in before if item not in now]
-            new = [item for item in now if item not in before]
-            found.append(f"{kind} (saved: {lost}, now: {new})" if lost or new else f"the order of {kind}")
-    return found

@@ -59,6 +59,7 @@ class RowDatabase:
     def __init__(self, stage: EmbeddingStage, index: FindsRows, *, on_nan: OnNan = "raise") -> None:
         if on_nan not in ("raise", "ignore"):
             raise ValueError(f"on_nan={on_nan!r} is neither 'raise' nor 'ignore'")
+        stage.use_index(index, "this RowDatabase")
         self.stage = stage
         self.index = index
         self.on_nan = on_nan
@@ -84,6 +85,7 @@ class RowDatabase:
         `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
+        self.stage.use_index(self.index, "this RowDatabase")
         _check_by_table("ids", ids, "{'items': ids}")
         if missing is not None:
             _check_by_table("missing", missing, "{'items': mask}")

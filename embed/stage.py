@@ -25,6 +25,7 @@ from headrace.embed.forward_rows import (
     read_vectors,
 )
 from headrace.embed.held_gradients import HeldGradients
+from headrace.embed.index_binding import IndexBinding, serial_of
 from headrace.embed.initializer import Initializer, check_seed, initial_vectors
 from headrace.embed.kernels import KernelsName, NativeKernels
 from headrace.embed.layout import feature_layout
@@ -48,8 +49,13 @@ from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
 
+_THIS_BATCH = "this batch"
+
 OVERLAP = True
 """Whether a thread moves the rows of an arena, if not said."""
+
+MANY_BATCHES = 256
+"""So many batches without a step are taken for a step that was forgotten."""
 
 
 class EmbeddingStage(torch.nn.Module):
@@ -92,7 +98,10 @@ class EmbeddingStage(torch.nn.Module):
 
     Nested in a model, the stage puts nothing into the model's ``state_dict()``, which warns of it once: the rows may be
     many times the model, and without the index nobody could tell whose they are. :func:`headrace.save_run` saves both.
-    The stage's own :meth:`state_dict` has the rows. One caller at a time.
+    The stage's own :meth:`state_dict` has the rows. For the same reason it cannot be copied or pickled.
+
+    Its rows are found by one index, that of the first batch: batches of another are refused with ValueError (see
+    ``index=loader.index``), until a state is loaded. One caller at a time.
     """
 
     def __init__(
@@ -135,6 +144,7 @@ class EmbeddingStage(torch.nn.Module):
             self.stores, self.device, kernels, mode, capacity, self._threads, self._times
         )
         self._last: Forward | None = None
+        self._index = IndexBinding()
         self._optimizer = StageOptimizer(
             [(group.optimizer, group.tables) for group in groups],
             apply=self._apply_pending,
@@ -146,8 +156,10 @@ class EmbeddingStage(torch.nn.Module):
         )
         frozen_uids = np.array([table_uid(name) for name in sorted(self.frozen)], np.uint32)
         here = frozen_uids if communicator is None else frozen_uids[:0]  # over ranks the owner leaves them out
-        self._pending = PendingGradients(len(groups), here, self._kernels.sum_rows, self._optimizer.show)
-        self._warns_of_rows = True
+        self._pending = PendingGradients(
+            len(groups), here, self._kernels.sum_rows, self._optimizer.show, one_batch=communicator is not None
+        )
+        self._warns_of_rows = self._warns_of_steps = True
         self._num_replaced = 0
         self._exchange: RankExchange | None = None
         if communicator is not None:
@@ -271,7 +283,8 @@ class EmbeddingStage(torch.nn.Module):
         if last is None or batch.plan is None or last.batch.plan is not batch.plan:
             raise RuntimeError(
                 "step() of a batch that was not the last training forward, or was stepped already; a step is "
-                "stage(batch), loss.backward(), stage.step(batch), with the stage in training mode and a planned batch"
+                "stage(batch), loss.backward(), stage.step(batch), with the stage in training mode and a planned batch "
+                "(stage.optimizer().step() applies what waits, whichever batches it is of)"
             )
         if self._pending.expects_some and not self._pending.any:
             raise RuntimeError(
@@ -283,14 +296,23 @@ class EmbeddingStage(torch.nn.Module):
     def skip(self, batch: Batch) -> None:
         """Pass a planned batch by without training on it; needed in arena mode, where its movements must be done.
 
-        Gradients of the batch that went forward last, if there are any, are dropped.
+        Gradients that `batch` gave, clipped or not, are dropped; those of batches before it go on waiting for the step,
+        unclipped if they were clipped together with it. RuntimeError for a batch whose gradients cannot be told from
+        those of a later one any more, and over ranks while gradients of another batch wait.
         """
-        if batch.plan is None:
+        plan = batch.plan
+        if plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
         check_batch(batch, self.schema, self.device)
-        self._residency.skip(batch.plan)
+        self._index.check(batch.index_serial, _THIS_BATCH)
+        key = (plan.run, plan.step)
+        self._pending.check_pass_by(key)
+        if not self._pending.is_of(key):
+            self._pending.let_go()  # its rows may leave their slots
+            self._check_no_gradients_over_ranks()
+        self._residency.skip(plan)
         self._last = None
-        self._pending.pass_by()
+        self._pending.pass_by(key)
         if self._exchange is not None and batch.ranks is not None:
             self._exchange.skip(batch.ranks)
 
@@ -313,6 +335,24 @@ class EmbeddingStage(torch.nn.Module):
     def add_gradients(self, group: int, keys: RowKeys, grads: F32) -> None:
         """Add grads float32 [n, dim] of rows, each once, to what the next step applies; for loops without autograd."""
         self._pending.add(group, with_gradients(keys, torch.from_numpy(grads).to(self.device)))
+
+    def use_index(self, index: object, what: str) -> None:
+        """ValueError if `what` comes with another index than the one that the rows are found by; a stage without one
+        takes it from the first batch, or from here."""
+        self._index.bind(serial_of(index), what)
+
+    def check_index(self, index: object, what: str) -> None:
+        """:meth:`use_index`, without taking it."""
+        self._index.check(serial_of(index), what)
+
+    def check_nothing_waits(self, what: str) -> None:
+        """RuntimeError if gradients wait for a step, which `what` would lose. Those with a NaN or an infinity are none
+        to lose: a GradScaler has passed them by."""
+        if self._pending.any and self._pending.all_finite:
+            raise RuntimeError(
+                f"{what} while gradients wait for a step, which would be lost: call it after stage.step(batch) (or "
+                "stage.optimizer().step()), or drop them with stage.optimizer().zero_grad()"
+            )
 
     def flush(self) -> None:
         """Make `stores` hold the newest of every row; changes no residency."""
@@ -366,7 +406,7 @@ class EmbeddingStage(torch.nn.Module):
         if self._exchange is not None and self._pending.any:
             raise RuntimeError("gradients wait for a step: over ranks rows are forgotten after it")
         self._residency.flush()
-        self._residency.drop()
+        self._residency.empty()
         self._last = None
         self._pending.let_go()
         self._pending.forget(group, locations)
@@ -386,7 +426,8 @@ class EmbeddingStage(torch.nn.Module):
         return state
 
     def load_state_arrays(self, state: Mapping[str, Array]) -> None:
-        """Replace all rows by what :meth:`state_arrays` gave, and empty the arenas; pending gradients are dropped.
+        """Replace all rows by what :meth:`state_arrays` gave, and empty the arenas; pending gradients are dropped. The
+        index of the next batch is the one that the rows are found by.
 
         ValueError, before anything changes, for what :meth:`check_state_arrays` refuses.
         """
@@ -395,7 +436,8 @@ class EmbeddingStage(torch.nn.Module):
         self._last = None
         self._num_replaced += 1
         self._pending.clear()
-        self._residency.drop()
+        self._residency.empty()
+        self._index.free()
         for g, store in enumerate(self.stores):
             store.load(state[f"locations_{g}"], state[f"rows_{g}"])
 
@@ -424,6 +466,14 @@ class EmbeddingStage(torch.nn.Module):
         not fit. `strict` and `assign` are torch's, and have no effect.
         """
         load_stage_state(self, state_dict)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """For ``copy.deepcopy``, ``pickle`` and ``torch.save``: TypeError that says what to do."""
+        raise TypeError(
+            "an EmbeddingStage, or a model that contains one, is neither copied nor pickled: its rows may be many "
+            "times the model. Save it with headrace.save_run, or by stage.state_dict() and model.state_dict(); to copy "
+            "or average a model (AveragedModel), take its dense part as a module of its own"
+        )
 
     @contextmanager
     def rows_saved_elsewhere(self) -> Iterator[None]:
@@ -457,19 +507,21 @@ class EmbeddingStage(torch.nn.Module):
     def _forward(self, batch: Batch) -> Forward:
         """The rows of a batch; in training they are remembered for the step."""
         plan = batch.plan if self.training else None
-        if plan is not None and self._last is not None and _is_same(self._last.batch, batch):
-            return self._last
+        last = self._last
+        if plan is not None and self._pending.collects and last is not None and _is_same(last.batch, batch):
+            return last
         if plan is not None:
             self._times.begin_step()
         with self._times.of_training("gather", plan is not None):
             bags, keys = checked_bags(batch, self.schema, self.layout.groups, self._kernels)
+            self._index.bind(batch.index_serial, _THIS_BATCH)
         over_ranks = self._exchange is not None or batch.ranks is not None
         if plan is None:
             self.flush()
         else:
-            self._last = None
             with self._times.of("update"):
-                self._pending.let_go()
+                self._pending.let_go()  # also if the batch is refused, which may move rows
+            self._warn_of_forgotten_steps()
             if not over_ranks:
                 self._residency.enter(plan, keys)
         with self._times.of_training("gather", plan is not None):
@@ -478,12 +530,28 @@ class EmbeddingStage(torch.nn.Module):
                 forward = Forward(batch, bags, tuple(rows), tuple(sources))
             else:
                 forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
+        if plan is not None:
+            self._last = None
         if self.check_finite:
             check_finite_vectors(forward, self.schema)
         if plan is not None:
             self._last = forward
-            self._pending.collect(forward.rows)
+            self._pending.collect(forward.rows, (plan.run, plan.step))
         return forward
+
+    def _warn_of_forgotten_steps(self) -> None:
+        if self._warns_of_steps and self._pending.num_batches >= MANY_BATCHES:
+            self._warns_of_steps = False
+            warnings.warn(
+                f"the gradients of {self._pending.num_batches} batches wait for a step, and no row was trained since: "
+                "call stage.step(batch) (or stage.optimizer().step()) after backward",
+                UserWarning,
+                stacklevel=6,  # through torch.nn.Module
+            )
+
+    def _check_no_gradients_over_ranks(self) -> None:
+        if self._exchange is not None and self._pending.any:
+            raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
 
     def _enter_over_ranks(
         self, batch: Batch, keys: Sequence[RowKeys], plan: StepPlan | None
@@ -494,8 +562,8 @@ class EmbeddingStage(torch.nn.Module):
                 "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same "
                 "communicator"
             )
-        if plan is not None and self._pending.any:
-            raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
+        if plan is not None:
+            self._check_no_gradients_over_ranks()
         sources = self._exchange.enter(batch.ranks, plan)
         places = [key._replace(locations=np.arange(len(key.locations), dtype=np.uint64)) for key in keys]
         trained = [plan is not None and bool(layout.trained.any()) for layout in self.layout.groups]

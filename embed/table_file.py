@@ -49,6 +49,7 @@ def import_rows(
     if bad is not None:
         raise ValueError(f"{owner}: the vector of {_name(array, mask, bad)} (position {bad}) is not finite in float32")
     _check_once(owner, array, mask)
+    stage.use_index(index, "the index given")
     rows = find_rows(index, stage.schema, {table: TableIds(array, mask)}, stage, insert=True)[table]
     whole = np.zeros((len(array), stage.stores[group].width), np.float32)
     whole[rows.query_ids, : values.shape[1]] = values
@@ -79,6 +80,7 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
     groups = group_of_tables(stage.schema)
     if table not in groups:
         raise ValueError(f"table {table!r} is not in the schema; its tables: {', '.join(groups)}")
+    stage.use_index(index, "the index given")
     keys = _keys_of(index, next(t.uid for t in stage.schema.tables if t.name == table))
     dim = stage.layout.groups[groups[table]].dim
     schema = pa.schema(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ from headrace.indexer.hashing import MAX_SHARDS, ROUTE_BUCKETS, private_multipli
 from headrace.indexer.indexed import U64, IdColumn, IndexedGroup, IndexedIds, IndexRows, IndexTable
 from headrace.indexer.packed_columns import PackedColumns, checked
 from headrace.indexer.writer import WriterClaim
+
+_SERIALS = itertools.count(1)
 
 
 class DIT:
@@ -76,6 +79,7 @@ class DIT:
         self._pid = os.getpid()
         self._core = self._make_core()
         self._closed = False
+        self._serial = next(_SERIALS)
         self._writer = WriterClaim()
         self._restoring = threading.Lock()
 
@@ -89,6 +93,11 @@ class DIT:
             self._multiplier,
             self._half_life or 0.0,
         )
+
+    @property
+    def serial(self) -> int:
+        """Number of this object among the indexes made in this process, from 1; no part of its state."""
+        return self._serial
 
     @property
     def tables(self) -> tuple[IndexTable, ...]:

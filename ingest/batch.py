@@ -74,7 +74,8 @@ class Batch:
     `dense` float32 [B, n_dense], always finite; `labels` float32 [B] (one label column), [B, n_labels], or None;
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `groups` follow
     ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered;
-    `ranks` is what the step is over several ranks, None for one process.
+    `ranks` is what the step is over several ranks, None for one process; `index_serial` is the number of the index
+    (:attr:`headrace.DIT.serial`) whose places the locations are, None where that is not known.
     """
 
     dense: Tensor
@@ -86,6 +87,7 @@ class Batch:
     schema: Schema
     ticket: int | None = None
     ranks: RankSteps | None = None
+    index_serial: int | None = None
 
     @property
     def num_rows(self) -> int:

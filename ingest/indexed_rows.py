@@ -24,7 +24,8 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """B indexed rows. `lengths[g]` is int32 [F_g·B], feature-major, or None when every bag has one id."""
+    """B indexed rows. `lengths[g]` is int32 [F_g·B], feature-major, or None when every bag has one id; `index_serial`
+    is the number of the index that found them."""
 
     schema: Schema
     dense: npt.NDArray[np.float32]
@@ -33,6 +34,7 @@ class IndexedRows:
     lengths: tuple[I32 | None, ...]
     source: Source
     ticket: int | None
+    index_serial: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -84,6 +86,7 @@ class IndexedRows:
             source=self.source,
             schema=self.schema,
             ticket=self.ticket,
+            index_serial=self.index_serial,
         )
 
     def _group(self, ordinal: int, plan: StepPlan | None, pool: ArrayPool) -> BatchGroup:

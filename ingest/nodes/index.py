@@ -63,7 +63,8 @@ class Index(BufferedMap[IndexedRows]):
         if self.insert and not self.index.writer_is(self):
             raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
         started = time.perf_counter()
-        rows = found_rows(converted, self.schema, self.index.index if self.insert else self.index.lookup)
+        find = self.index.index if self.insert else self.index.lookup
+        rows = found_rows(converted, self.schema, find, index_serial=self.index.serial)
         self._index_s += time.perf_counter() - started
         return rows
 
@@ -114,8 +115,14 @@ def indexed_rows(
     return found_rows(ConvertedRows(converter.convert(block), block.source), schema, find)
 
 
-def found_rows(rows: ConvertedRows, schema: Schema, find: Callable[[Sequence[IdColumn]], IndexedIds]) -> IndexedRows:
-    """Rows with their ids found by `find`."""
+def found_rows(
+    rows: ConvertedRows,
+    schema: Schema,
+    find: Callable[[Sequence[IdColumn]], IndexedIds],
+    *,
+    index_serial: int | None = None,
+) -> IndexedRows:
+    """Rows with their ids found by `find`, a method of the index of this serial."""
     arrays = rows.arrays
     ragged = [[arrays.ids[f] for f in g.features] for g in schema.groups]
     found = find([r.column for group in ragged for r in group])
@@ -127,6 +134,7 @@ def found_rows(rows: ConvertedRows, schema: Schema, find: Callable[[Sequence[IdC
         lengths=tuple(_lengths(group, len(arrays.dense)) for group in ragged),
         source=rows.source,
         ticket=found.ticket,
+        index_serial=index_serial,
     )
 
 

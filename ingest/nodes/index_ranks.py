@@ -226,7 +226,9 @@ class IndexRanks(Node[RankRows]):
         valid = own.num_rows
         if self.uneven == "pad":
             own = padded(own, int(rows.max()))
-        return RankRows(self._located(replace(own, ticket=ticket), step), owned, step, valid)
+        return RankRows(
+            self._located(replace(own, ticket=ticket, index_serial=self.index.serial), step), owned, step, valid
+        )
 
     def _ask(
         self, one: RequestRound, rows: int, groups: Sequence[IndexedGroup], wanted: list[Wanted], status: int, text: str

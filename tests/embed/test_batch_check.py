@@ -9,8 +9,9 @@ import torch
 
 from headrace.embed.arena import PlanError
 from headrace.embed.batch_check import check_batch
+from headrace.embed.schema_difference import differences
 from headrace.embed.stage import EmbeddingStage
-from headrace.formats.schema import Schema, Sparse, Table
+from headrace.formats.schema import Label, Schema, Sparse, Table
 from headrace.indexer.indexed import ABSENT
 
 SCHEMA = Schema(
@@ -26,6 +27,14 @@ OTHERS = {
     "pooling": replace(SCHEMA, sparse=(A, replace(B, pooling="mean"))),
     "order": replace(SCHEMA, sparse=(B, A)),
 }
+DIFFERENCES = {
+    "features": "sparse: only in the stage 'b'; tables: only in the stage 'b'",
+    "dims": "tables: 'b' dim 4 and 2",
+    "optimizer": "tables: 'a' optimizer 'sgd' and 'rowwise_adagrad', 'b' optimizer",
+    "tables": "sparse: 'b' table 'a' and 'b' .*; tables: only in the stage 'b'",
+    "pooling": "sparse: 'b' pooling 'mean' and 'sum'",
+    "order": "sparse: in another order; tables: in another order",
+}
 
 
 def batch_of(kit, schema):
@@ -36,12 +45,30 @@ def test_an_equal_schema_is_enough(kit):
     check_batch(batch_of(kit, replace(SCHEMA)), SCHEMA)
 
 
+def test_labels_matter_in_training_only(kit):
+    batch = batch_of(kit, replace(SCHEMA, labels=(Label(name="y"),)))
+    assert EmbeddingStage(SCHEMA)(batch).shape == (2, 4)
+    with pytest.raises(ValueError, match="another schema than the stage's: labels: only in the batch 'y'"):
+        EmbeddingStage(SCHEMA)(kit.plan_batches([batch])[0])
+
+
+def test_few_of_many_differences_are_named():
+    many = [
+        Schema(
+            sparse=tuple(Sparse(name=f"f{i}") for i in range(9)), tables=[Table(name=f"f{i}", dim=d) for i in range(9)]
+        )
+        for d in (4, 8)
+    ]
+    expected = "tables: 'f0' dim 4 and 8, 'f1' dim 4 and 8, 'f2' dim 4 and 8 and 6 more (in the old and the new)"
+    assert differences(*many, ("the old", "the new")) == expected
+
+
 @pytest.mark.parametrize("what", sorted(OTHERS))
 @pytest.mark.parametrize("method", ["forward", "skip"])
 def test_another_schema_is_refused(kit, what, method):
     (batch,) = kit.plan_batches([batch_of(kit, OTHERS[what])])
     stage = EmbeddingStage(SCHEMA)
-    with pytest.raises(ValueError, match=rf"a batch of another schema \(features {batch.feature_names[0]}"):
+    with pytest.raises(ValueError, match=rf"a batch of another schema than the stage's: {DIFFERENCES[what]}"):
         getattr(stage, method)(batch)
     assert stage.stores[0].num_written == 0
 

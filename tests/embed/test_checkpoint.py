@@ -22,7 +22,7 @@ from headrace.embed.rows_file import write_rows
 from headrace.embed.run_folder import CheckpointError
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.manifest import file_blake2b
-from headrace.formats.schema import Schema, Sparse, Table
+from headrace.formats.schema import Label, Schema, Sparse, Table
 
 SCHEMA = Schema(
     sparse=(Sparse(name="a"), Sparse(name="b", multi_hot=True, pooling="mean")),
@@ -75,7 +75,7 @@ class Run:
         save_run(path, **{**defaults, **parts, **options})
 
     def restore(self, path, **options):
-        parts = {"stage": self.stage, "model": self.model, "optimizer": self.optimizer}
+        parts = {"index": None, "stage": self.stage, "model": self.model, "optimizer": self.optimizer}
         run = load_run(path)
         run.restore(**{**parts, **options})
         return run
@@ -115,7 +115,7 @@ import torch
 run = load_run(sys.argv[1])
 stage = EmbeddingStage(run.schema, seed=8)
 model = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
-run.restore(stage=stage, model=model, optimizer=torch.optim.Adam(model.parameters()))
+run.restore(index=None, stage=stage, model=model, optimizer=torch.optim.Adam(model.parameters()))
 import hashlib
 state = hashlib.sha256()
 for array in [*model.state_dict().values(), *stage.state_arrays().values()]:
@@ -184,10 +184,10 @@ def changed_schema():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EmbeddingStage(changed_schema(), seed=8), r"another schema: tables \(saved: .*'dim': 4.*'dim': 8"),
+        (lambda: EmbeddingStage(changed_schema(), seed=8), r"another schema: tables: 'a' dim 4 and 8 \(in"),
         (
             lambda: EmbeddingStage(replace(SCHEMA, sparse=SCHEMA.sparse[::-1], tables=SCHEMA.tables[::-1]), seed=8),
-            "the order of sparse; the order of tables",
+            "sparse: in another order; tables: in another order",
         ),
         (lambda: EmbeddingStage(SCHEMA, seed=9), "saved with seed=8, the stage has seed=9"),
         (lambda: EmbeddingStage(SCHEMA, seed=8, eps=1e-10), "saved with eps=1e-08, the stage has eps=1e-10"),
@@ -216,6 +216,61 @@ def test_an_optimizer_must_be_on_both_sides(tmp_path):
     run.save(tmp_path / "run")
     with pytest.raises(CheckpointError, match="saved with an optimizer"):
         run.restore(tmp_path / "run", optimizer=None)
+
+
+def test_a_run_is_restored_for_scoring_without_its_optimizer(kit, batches, tmp_path):
+    run = Run()
+    run.train(kit.plan_batches(batches))
+    run.save(tmp_path / "run")
+    saved, index = load_run(tmp_path / "run"), FakeIndex()
+    scoring = Run(eps=1e-4)  # which only training asks for
+    saved.restore(index=index, stage=scoring.stage, model=scoring.model, training=False)
+    assert (index.content, scoring.bits()) == ("keys", run.bits())
+    rows = EmbeddingStage(replace(SCHEMA, labels=(Label(name="y"),)), seed=8)  # labels are nothing to the rows
+    saved.restore(index=None, stage=rows, training=False)
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(rows.state_arrays().values(), run.stage.state_arrays().values(), strict=True)
+    )
+    with pytest.raises(CheckpointError, match=r"an optimizer of the dense model; .* training=False to score only"):
+        saved.restore(index=None, stage=run.stage, model=run.model)
+    with pytest.raises(CheckpointError, match="model= is missing; only with training=False"):
+        saved.restore(index=None, stage=run.stage)
+
+
+def test_the_index_cannot_be_left_out_by_accident(tmp_path):
+    run = Run()
+    run.save(tmp_path / "run")
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'index'"):
+        load_run(tmp_path / "run").restore(stage=run.stage, model=run.model, optimizer=run.optimizer)
+
+
+@pytest.mark.parametrize("mode", ["direct", "arena"])
+class TestGradientsThatWait:
+    def test_saving_would_lose_them(self, kit, batches, tmp_path, mode):
+        run, planned = Run(mode=mode), kit.plan_batches(batches)
+        run.stage(planned[0]).sum().backward()
+        with pytest.raises(RuntimeError, match=r"save_run while gradients wait .*stage\.step\(batch\).*zero_grad\(\)"):
+            run.save(tmp_path / "run")
+        run.stage(planned[1])  # they wait behind the next forward too
+        with pytest.raises(RuntimeError, match="save_run while gradients wait"):
+            run.save(tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        run.stage.optimizer().step()
+        run.save(tmp_path / "run")
+        run.stage(planned[1]).sum().backward()
+        run.stage.optimizer().zero_grad()
+        run.save(tmp_path / "run", step=6)
+        assert load_run(tmp_path / "run").step == 6
+
+    def test_those_that_a_scaler_passed_by_are_not_missed(self, kit, batches, tmp_path, mode):
+        run, planned = Run(mode=mode), kit.plan_batches(batches)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(run.stage(planned[0]).sum() * float("inf")).backward()
+        scaler.step(run.stage.optimizer())
+        scaler.update()
+        run.save(tmp_path / "run")
+        assert run.stage.num_steps == 0
 
 
 @pytest.mark.parametrize("name", ["index.arrow", "rows_0.arrow", "rows_1.arrow", "dense.npz", "dense_optimizer.npz"])
@@ -309,7 +364,7 @@ def test_a_link_that_was_pointed_elsewhere_does_not_matter(kit, batches, tmp_pat
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").symlink_to("two")
     other = Run()
-    saved.restore(stage=other.stage, model=other.model, optimizer=other.optimizer)
+    saved.restore(index=None, stage=other.stage, model=other.model, optimizer=other.optimizer)
     assert other.bits() == bits
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -423,6 +426,37 @@ class TestOrderOfPlans:
         with pytest.raises(PlanError, match="step 1 of run 1 comes again"):
             stage(planned[1])
 
+    def test_a_batch_that_was_only_evaluated_is_a_gap(self, planned):
+        stage = EmbeddingStage(ONE, mode="arena").eval()
+        stage(planned[0])
+        stage.train()
+        with pytest.raises(PlanError, match=r"step 0 was not passed .* in training mode; .*skip.* if it was evaluated"):
+            stage(planned[1])
+        stage.skip(planned[0])
+        stage(planned[1])
+
+    @pytest.mark.parametrize(
+        "empty",
+        [
+            lambda stage, batch: stage.load_state_dict(stage.state_dict()),
+            lambda stage, batch: stage.forget_rows(0, batch.groups[0].locations.numpy()),
+        ],
+    )
+    def test_a_run_whose_rows_were_taken_away_is_over(self, kit, planned, empty):
+        stage = EmbeddingStage(ONE, mode="arena")
+        train(stage, planned[:2])
+        empty(stage, planned[0])
+        for use in (stage, stage.skip, stage):
+            with pytest.raises(PlanError, match=r"arenas were emptied in the middle of the run .*Iterate .* anew"):
+                use(planned[2])
+        empty(stage, planned[0])  # again
+        with pytest.raises(PlanError, match="arenas were emptied"):
+            stage(planned[2])
+        rest = kit.plan_batches([replace(b, plan=None) for b in planned[2:]], run=2)
+        with pytest.raises(PlanError, match="step 1 of run 2 came, but step 0"):
+            stage(rest[1])
+        train(stage, rest)
+
     def test_a_run_begins_with_step_0(self, kit, planned):
         stage = EmbeddingStage(ONE, mode="arena")
         with pytest.raises(PlanError, match="step 1 of run 1 came, but step 0"):
@@ -515,6 +549,22 @@ class TestRefusals:
         careless.check_finite = True
         with pytest.raises(FloatingPointError, match=r"vector of the missing value .* row 72 of part-0\.tsv"):
             careless(batches[1])
+
+
+class TestCopies:
+    @pytest.mark.parametrize(
+        "use",
+        [
+            copy.deepcopy,
+            copy.copy,
+            pickle.dumps,
+            lambda stage: torch.save(torch.nn.Sequential(stage), io.BytesIO()),
+            lambda stage: torch.optim.swa_utils.AveragedModel(torch.nn.Sequential(stage)),
+        ],
+    )
+    def test_they_are_refused_with_what_to_do(self, use):
+        with pytest.raises(TypeError, match=r"neither copied nor pickled.*headrace\.save_run.*AveragedModel"):
+            use(EmbeddingStage(ONE))
 
 
 class TestState:

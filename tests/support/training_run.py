@@ -70,7 +70,6 @@ class Run:
         chance = self.rng.random()
         if chance < 0.1:
             for stage in self.stages:
-                stage.pending_leaves()  # as clipping does; else the skip drops what the last batch gave
                 stage.skip(batch)
             self.seen["skipped"] += 1
             self.seen["skipped before a step"] += self.pending > 0
