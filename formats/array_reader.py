@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,11 +91,36 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
         return self.form.files(self.files[file])
 
     def _list(self, paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-        found = self.store.find(paths)
+        given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
+        parts = [self.store.find(path) for path in given]
+        found = tuple(path for part in parts for path in part) or self.store.find(given)
         shards = tuple(path for path in found if path.endswith(self.form.suffix))
         if not shards:
             raise FileNotFoundError(f"no file of {self.form.name} (*{self.form.suffix}) among {found[0]} and others")
+        for path, part in zip(given, parts, strict=True):
+            self._check_kind(path, part)
+        for path in found:
+            if (shard := self.form.shard_of(path)) is not None and shard not in shards:
+                raise FileNotFoundError(
+                    f"{shard}: is not among the files, but {path} is, which has the other columns of its rows: "
+                    f"{self.form.parts()}; bring it, or name the files to read"
+                )
         return shards
+
+    def _check_kind(self, path: PathLike, found: tuple[str, ...]) -> None:
+        """ValueError where `path` itself is a file of another kind; folders and patterns may hold such files, too."""
+        is_itself = len(found) == 1 and os.path.basename(found[0]) == os.path.basename(os.fspath(path))
+        if is_itself and not found[0].endswith((self.form.suffix, *self.form.siblings)):
+            raise ValueError(f"{found[0]}: no file of {self.form.name}: {self.form.parts()}")
+
+    def _sizes_of(self, file: int) -> dict[str, int]:
+        sizes = {}
+        for name in self.files_of(file):
+            try:
+                (sizes[name],) = self.store.sizes((name,))
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"{name}: is missing beside {self.files[file]}: {self.form.parts()}") from error
+        return sizes
 
     def _rows_of(self, file: int) -> int:
         if file not in self._file_rows:

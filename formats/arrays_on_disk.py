@@ -100,6 +100,25 @@ def open_records(path: str, words: int, store: Store = LOCAL) -> ArrayOnDisk:
     return ArrayOnDisk(path, file, offset=0, rows=size // record, width=words, dtype=np.dtype("<i4"), fortran=False)
 
 
+def open_values(path: str, *, dtype: np.dtype[Any], width: int, store: Store = LOCAL) -> ArrayOnDisk:
+    """A file of nothing but rows of `width` values; CorruptShardError for a part of a row."""
+    size, row = store.size(path), width * dtype.itemsize
+    if size % row:
+        reason = f"{size} bytes are not whole rows of {row} bytes ({width} x {dtype}): cut, or another format"
+        raise CorruptShardError(path, size, size // row, reason)
+    return ArrayOnDisk(path, store.open(path), offset=0, rows=size // row, width=width, dtype=dtype, fortran=False)
+
+
+def open_integers(path: str, *, rows: int, store: Store = LOCAL) -> ArrayOnDisk:
+    """A file of nothing but an integer a row, signed, of as many bytes as its size says: 1, 2 or 4."""
+    size = store.size(path)
+    item = next((item for item in (1, 2, 4) if rows * item == size), None)
+    if item is None:
+        reason = f"{size} bytes are not {rows} integers of 1, 2 or 4 bytes: cut, or of other rows"
+        raise CorruptShardError(path, size, 0, reason)
+    return open_values(path, dtype=np.dtype(f"<i{item}"), width=1, store=store)
+
+
 def open_npy(path: str, store: Store = LOCAL) -> ArrayOnDisk:
     """The array of a ``.npy`` file."""
     with contextlib.ExitStack() as on_error:

@@ -109,12 +109,13 @@ class ConversionFolder:
             self._record_of(target, identity)
 
     def _check_complete(self, manifest: Manifest) -> None:
-        """FileExistsError, with what differs, unless the folder is the result of a run with equal parameters."""
+        """FileExistsError, with what differs, unless the folder is the result of a run with equal parameters;
+        ManifestError where a file of it is gone, or another size."""
         found, wanted = manifest.parameters, self._parameters
         if found != wanted:
             differing = sorted(k for k in {*wanted, *found} if found.get(k) != wanted.get(k))
             raise FileExistsError(
-                f"{self.path}: holds a conversion with other {', '.join(differing)}; "
+                f"{self.path}: holds a conversion with other {', '.join(map(_named, differing))}; "
                 "give another folder, or overwrite=True (--overwrite)"
             )
         check_complete_folder(self.path, manifest, verify="size")
@@ -168,6 +169,12 @@ class ConversionFolder:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path / name)
+
+
+def _named(parameter: str) -> str:
+    """A parameter, with the option of the command line that gives it."""
+    has_option = parameter in ("bad_records", "compression", "dataset", "row_group_rows", "schema", "to")
+    return f"{parameter} (--{parameter.replace('_', '-')})" if has_option else parameter
 
 
 def _record_name(target: str) -> str:

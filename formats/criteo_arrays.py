@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.formats.arrays_on_disk import ArrayOnDisk, open_npy, open_npz, open_records
+from headrace.formats.arrays_on_disk import (
+    ArrayOnDisk,
+    open_integers,
+    open_npy,
+    open_npz,
+    open_records,
+    open_values,
+)
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.store import Store
@@ -69,6 +76,20 @@ class ArrayForm:
     def files(self, path: str) -> tuple[str, ...]:
         """All files of the shard that `path` stands for."""
         return (path, *(path.removesuffix(self.suffix) + sibling for sibling in self.siblings))
+
+    def shard_of(self, path: str) -> str | None:
+        """The file that stands for the shard of a sibling; None for what is no sibling."""
+        for sibling in self.siblings:
+            if path.endswith(sibling):
+                return path.removesuffix(sibling) + self.suffix
+        return None
+
+    def parts(self) -> str:
+        """In words, which files a shard is."""
+        names = [f"*{end}" for end in (self.suffix, *self.siblings)]
+        return f"a part of such data is {names[0]}" + (
+            f" with {' and '.join(names[1:])} beside it" if names[1:] else ""
+        )
 
 
 class _Records(Shard):
@@ -158,6 +179,21 @@ def _open_multi_hot(path: str, store: Store) -> Shard:
         return shard
 
 
+def _open_split(path: str, store: Store) -> Shard:
+    with contextlib.ExitStack() as on_error:
+        label, numerical, *features = NVIDIA_SPLIT.files(path)
+        arrays = [open_values(label, dtype=np.dtype(np.uint8), width=1, store=store)]
+        on_error.callback(arrays[0].close)
+        arrays.append(open_values(numerical, dtype=np.dtype("<f2"), width=NUM_DENSE, store=store))
+        on_error.callback(arrays[1].close)
+        for feature in features:
+            arrays.append(open_integers(feature, rows=arrays[0].rows, store=store))
+            on_error.callback(arrays[-1].close)
+        shard = _Arrays(arrays[0], arrays[1], arrays[2:])
+        on_error.pop_all()
+        return shard
+
+
 def _member(path: str, arrays: dict[str, ArrayOnDisk], name: str) -> ArrayOnDisk:
     if name not in arrays:
         raise ColumnMismatchError(path, name, f"is no array of this file, which has {', '.join(arrays)}")
@@ -185,3 +221,12 @@ TORCHREC_NPY = ArrayForm("torchrec-npy", "_sparse.npy", _open_npy_files, sibling
 
 DCNV2_NPZ = ArrayForm("dcnv2-npz", "_sparse_multi_hot.npz", _open_multi_hot, siblings=("_labels.npy", "_dense.npy"))
 """MLPerf's DLRM-DCNv2: ``day_i_sparse_multi_hot.npz`` with an array a feature, dense values and labels beside it."""
+
+NVIDIA_SPLIT = ArrayForm(
+    "nvidia-split",
+    "label.bin",
+    _open_split,
+    siblings=("numerical.bin", *(f"cat_{i}.bin" for i in range(NUM_SPARSE))),
+)
+"""NVIDIA's DLRM after its split: for each part a folder of ``label.bin`` (a byte a row), ``numerical.bin`` (13 float16
+a row, transformed already) and ``cat_0.bin`` .. ``cat_25.bin``, each of the smallest signed integers for its ids."""

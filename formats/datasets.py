@@ -21,6 +21,7 @@ from headrace.formats.criteo_arrays import (
     DCNV2_NPZ,
     DLRM_BIN,
     DLRM_NPZ,
+    NVIDIA_SPLIT,
     PACKED_BIN,
     TORCHREC_NPY,
     ArrayForm,
@@ -31,17 +32,10 @@ from headrace.formats.file_reader import FileReader
 from headrace.formats.files import PathLike
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.histories import LOGS
+from headrace.formats.own_text import no_schema, own_text
 from headrace.formats.rows import SourceRange
 from headrace.formats.schema import Schema
-from headrace.formats.splits import (
-    KAGGLE_ROWS,
-    TERABYTE_ROWS,
-    Convention,
-    Split,
-    kaggle_split,
-    over_files,
-    terabyte_split,
-)
+from headrace.formats.splits import Convention, Split, kaggle_files_split, terabyte_files_split
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
 from headrace.formats.taobao_ad import TAOBAO_AD, TAOBAO_BEHAVIOR_LOG, taobao_ad_schema
 from headrace.formats.taobao_ad_raw import taobao_ad_raw, taobao_ad_raw_schema
@@ -102,6 +96,7 @@ _ALL: tuple[Dataset, ...] = (
     ),
     Dataset("ali-ccp", "joined CSV", ali_ccp_schema, partial(DelimitedFiles, text_format=ALI_CCP)),
     Dataset("ali-ccp-raw", "sample_skeleton_X.csv, with common_features_X.csv beside", ali_ccp_raw_schema, ali_ccp_raw),
+    Dataset("csv", "delimited text with a header, of a schema of yours", no_schema, own_text),
     Dataset("parquet", "Parquet or Arrow IPC; the schema of the conversion, else Criteo's", criteo_schema, ArrowFiles),
     Dataset("tar", "tar shards of Arrow record batches, the same", criteo_schema, TarFiles),
 )
@@ -113,6 +108,7 @@ _ARRAYS: tuple[tuple[ArrayForm, str, Callable[..., Schema]], ...] = (
     (DLRM_NPZ, "DLRM v1's *_reordered.npz, *_processed.npz", criteo_schema),
     (TORCHREC_NPY, "day_i_{dense,sparse,labels}.npy", _transformed_schema),
     (DCNV2_NPZ, "day_i_sparse_multi_hot.npz", partial(_transformed_schema, multi_hot=True)),
+    (NVIDIA_SPLIT, "label.bin, numerical.bin, cat_0.bin .. cat_25.bin", _transformed_schema),
 )
 _ALL += tuple(
     Dataset(f"criteo-{form.name}", summary, schema, partial(ArrayFiles, form=form)) for form, summary, schema in _ARRAYS
@@ -126,25 +122,23 @@ _CONVERTED = ("parquet", "tar")
 
 
 def dataset_split(
-    name: str, split: Split, *, convention: Convention | None, rows_per_file: Sequence[int] | None
+    name: str,
+    split: Split,
+    *,
+    convention: Convention | None = None,
+    files: Sequence[str],
+    rows_per_file: Sequence[int] | None,
 ) -> tuple[SourceRange, ...]:
-    """Rows of a standard split of a dataset; `rows_per_file` are those of its files, the published ones when None.
+    """Rows of a standard split of a dataset; `rows_per_file` are those of its `files`, the published ones when None.
 
-    `convention` must be given for the Terabyte, where test and validation differ; for Kaggle it is "dlrm-v1" when
-    None. ValueError for a dataset without standard split.
+    `convention` must be given for test and validation of the Terabyte; for Kaggle it is "dlrm-v1" when None. Days of
+    the Terabyte are known by their names. ValueError for a dataset without standard split, and for files that are not
+    what is split.
     """
-    if name == "criteo-kaggle":
-        rows_per_file = (KAGGLE_ROWS,) if rows_per_file is None else rows_per_file
-        ranges = kaggle_split(split, rows=sum(rows_per_file), convention=convention or "dlrm-v1")
-        return over_files(ranges, rows_per_file)
-    if name == "criteo-terabyte":
-        if convention is None:
-            raise ValueError(
-                "DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention (convention=, "
-                "--convention) it is, dlrm-v1 or torchrec"
-            )
-        return terabyte_split(split, rows=rows_per_file or TERABYTE_ROWS, convention=convention)
-    raise ValueError(f"dataset {name!r} has no standard split by row counts")
+    of_files = {"criteo-kaggle": kaggle_files_split, "criteo-terabyte": terabyte_files_split}.get(name)
+    if of_files is None:
+        raise ValueError(f"dataset {name!r} has no standard split by row counts")
+    return of_files(split, files, rows_per_file=rows_per_file, convention=convention)
 
 
 def open_dataset(

@@ -92,7 +92,13 @@ class FileReader(ABC, Generic[BlockT]):
         self._waiting: Waiting | None = None
         self._ended = self._growing is None
         if self._growing is not None:
-            self._look()
+            try:
+                self._look()
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise type(error)(
+                    f"{self._growing.path}: a growing folder is one folder (no file, no pattern), which must be there "
+                    f"before it is read; make it first ({error.strerror or error})"
+                ) from error
 
     def _refuse_own_quarantine(self) -> None:
         """ValueError for a quarantine that is one of the files, such as a replayed one: it would grow as it is read."""

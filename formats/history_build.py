@@ -80,6 +80,7 @@ def build_history(
     )
     with sole_writer(folder):
         kept = _prepare(folder, parameters, overwrite=overwrite)
+        files_kept = 0 if kept is None else len(kept.files)
         if kept is None:
             runs = _Runs(folder / _WORK, parameters)
             runs.fill(log, run_rows, threads)
@@ -90,7 +91,7 @@ def build_history(
     return ConvertReport(
         out=str(folder.absolute()),
         files=len(kept.files),
-        files_kept=0,
+        files_kept=files_kept,
         rows_in=results["rows_in"],
         rows_skipped=results["rows_skipped"],
         rows_out=results["rows_in"] - results["rows_skipped"],

@@ -83,8 +83,8 @@ def _column_count_hint(line: bytes, bad: BadLine, layout: Layout) -> str:
         if separator != layout.separator and bad.found == 1 and line.count(separator.encode()) >= _enough(expected):
             own = _SEPARATORS.get(layout.separator, repr(layout.separator))
             return (
-                f"the columns look separated by {name} ({separator!r}); this format has {own}: "
-                "open_dataset(NAME, ...) and --dataset NAME read other formats"
+                f"the columns look separated by {name} ({separator!r}); this format has {own}: open_dataset(NAME, ...) "
+                "and --dataset NAME read other formats, csv text of yours with a header"
             )
     if hint := layout.column_count_hint(bad.found):
         return hint

@@ -39,22 +39,24 @@ class LintReport:
         return not self.bad_records and not self.bad_files
 
 
-def lint(readers: Iterator[FileReader[Any]], *, max_problems: int = 100) -> LintReport:
+def lint(
+    readers: Iterator[FileReader[Any]], *, max_problems: int = 100, of_all: ManifestError | None = None
+) -> LintReport:
     """Read what each reader has, to the end, whatever is wrong; a file that cannot be read on does not stop the next.
 
-    Give a reader for each file; their policies for bad records are not applied.
+    Give a reader for each file; their policies for bad records are not applied. `of_all` is what is wrong with the
+    files together, such as one that a manifest lists and that is missing; it counts as a bad file.
     """
     check_integer("max_problems", max_problems, 0, 1 << 30)
     report = LintReport()
+    if of_all is not None:
+        _add_bad_file(report, max_problems, of_all)
     for reader in readers:
         report.files += len(reader.files)
         try:
             _lint_one(reader, report, max_problems)
         except (CorruptShardError, ColumnMismatchError, ManifestError) as error:
-            report.bad_files += 1
-            column = error.column if isinstance(error, ColumnMismatchError) else ""
-            path = str(error.path)
-            _add(report, max_problems, Problem(path, 0, column, type(error).__name__, str(error)))
+            _add_bad_file(report, max_problems, error)
     return report
 
 
@@ -72,6 +74,14 @@ def _lint_one(reader: FileReader[Any], report: LintReport, max_problems: int) ->
 
 def _problem(error: BadRecordError) -> Problem:
     return Problem(error.file, error.line, error.column, "BadRecordError", str(error))
+
+
+def _add_bad_file(
+    report: LintReport, max_problems: int, error: CorruptShardError | ColumnMismatchError | ManifestError
+) -> None:
+    report.bad_files += 1
+    column = error.column if isinstance(error, ColumnMismatchError) else ""
+    _add(report, max_problems, Problem(str(error.path), 0, column, type(error).__name__, str(error)))
 
 
 def _add(report: LintReport, max_problems: int, problem: Problem) -> None:

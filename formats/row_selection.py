@@ -23,7 +23,11 @@ class RowSelection:
     def __init__(self, ranges: Iterable[SourceRange], *, files: int) -> None:
         self._by_file: dict[int, SourceRange] = {}
         for r in sorted(ranges, key=lambda r: (r.file, r.first_row)):
-            check_integer("file of a range of rows", r.file, 0, files - 1)
+            if check_integer("file of a range of rows", r.file, 0, 2**62) >= files:
+                raise ValueError(
+                    f"a range of rows is of file number {r.file}, counted from 0 in the order given, but there "
+                    f"{'is one file' if files == 1 else f'are {files} files'}"
+                )
             check_integer("first row of a range", r.first_row, 0, 2**62)
             check_integer("rows of a range", r.rows, 0, 2**62)
             before = self._by_file.get(r.file)

@@ -16,10 +16,14 @@ other compares different rows.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, get_args
 
 from headrace.formats.checks import check_integer
+from headrace.formats.files import natural_key
 from headrace.formats.rows import SourceRange
 
 Split = Literal["train", "validation", "test"]
@@ -61,12 +65,20 @@ def kaggle_split(
 
 
 def terabyte_split(
-    split: Split, *, rows: Sequence[int] = TERABYTE_ROWS, convention: Convention
+    split: Split, *, rows: Sequence[int] = TERABYTE_ROWS, convention: Convention | None = None
 ) -> tuple[SourceRange, ...]:
     """Rows of a split of the Terabyte days, file number = day: all days but the last are ``train``.
 
-    The halves of the last day are ``test`` and ``validation``, in the order of the convention.
+    The halves of the last day are ``test`` and ``validation``, in the order of the convention, which must be given for
+    these. Of files in another order, or not of all days, see :func:`terabyte_files_split`.
     """
+    if convention is None and split != "train":
+        _check(split, "torchrec")
+        raise ValueError(
+            "DLRM v1 and TorchRec disagree on what the halves of day 23 are: say which convention (convention=, "
+            "--convention) it is, dlrm-v1 or torchrec"
+        )
+    convention = convention or "torchrec"  # of train both are the same
     _check(split, convention)
     if not rows:
         raise ValueError("no days: rows is empty")
@@ -74,6 +86,65 @@ def terabyte_split(
     if split == "train":
         return _ranges([SourceRange(day, 0, count) for day, count in enumerate(days[:-1])])
     return _ranges([_half(len(days) - 1, 0, days[-1], split, convention)])
+
+
+def terabyte_files_split(
+    split: Split, files: Sequence[str], *, rows_per_file: Sequence[int] | None, convention: Convention | None
+) -> tuple[SourceRange, ...]:
+    """The same of files whose names say which day they are (``day_23.gz``); file number = place in `files`.
+
+    The last day is 23, of days ``day_0 .. day_n`` whose row counts are known n. Rows are the published ones when
+    `rows_per_file` is None. ValueError for a name that is no day, and when a day of the split is not there; other days
+    may be missing.
+    """
+    places: dict[int, int] = {}
+    for place, file in enumerate(files):
+        name = os.path.basename(file)
+        if (match := re.fullmatch(r"day_([0-9]{1,9})(\.\w+)*", name)) is None:
+            raise ValueError(f"{name}: the split goes by days, which are known by name, {_days(0, 23)}: this is none")
+        if places.setdefault(int(match[1]), place) != place:
+            raise ValueError(f"{name}: there are two files of this day")
+    of_all = rows_per_file is not None and set(places) == set(range(len(places)))
+    last = len(places) - 1 if of_all else len(TERABYTE_ROWS) - 1
+    wanted = range(last) if split == "train" else (last,)
+    if missing := [day for day in wanted if day not in places]:
+        needed = _days(0, last - 1) if split == "train" else f"a half of {_days(last, last)}"
+        raise ValueError(
+            f"the split is of {_days(0, last)}, and {split!r} of it is {needed}: "
+            f"{_days(missing[0], missing[0])} is not among the {len(places)} files given"
+        )
+    rows = list(TERABYTE_ROWS[: last + 1]) if last < len(TERABYTE_ROWS) else [0] * (last + 1)
+    if rows_per_file is not None:
+        for day in places.keys() & set(range(last + 1)):
+            rows[day] = rows_per_file[places[day]]
+    ranges = terabyte_split(split, rows=rows, convention=convention)
+    return tuple(SourceRange(places[r.file], r.first_row, r.rows) for r in ranges)
+
+
+def _days(first: int, last: int) -> str:
+    return f"day_{first}" if first == last else f"day_{first} .. day_{last}"
+
+
+def kaggle_files_split(
+    split: Split, files: Sequence[str], *, rows_per_file: Sequence[int] | None, convention: Convention | None
+) -> tuple[SourceRange, ...]:
+    """Rows of a split of ``train.txt``, whole or cut into `files`, whose names sort as they follow each other.
+
+    Rows are the published ones when `rows_per_file` is None; ValueError for pieces whose rows are not known.
+    """
+    if rows_per_file is None and len(files) > 1:
+        raise ValueError(
+            f"the split counts the rows of train.txt, and {len(files)} files are given, whose rows are not known: give "
+            "train.txt alone, or its pieces with a manifest.json beside them"
+        )
+    for before, after in pairwise(files):
+        if natural_key(before) >= natural_key(after):
+            raise ValueError(
+                f"the split counts rows in the order of train.txt, which its pieces must be given in: {after} comes "
+                f"after {before}"
+            )
+    rows_per_file = (KAGGLE_ROWS,) if rows_per_file is None else rows_per_file
+    return over_files(kaggle_split(split, rows=sum(rows_per_file), convention=convention or "dlrm-v1"), rows_per_file)
 
 
 def over_files(ranges: Iterable[SourceRange], rows_per_file: Sequence[int]) -> tuple[SourceRange, ...]:

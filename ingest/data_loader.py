@@ -27,8 +27,16 @@ from headrace.ingest.batch_forms import join_torchrec
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.stats import NodeStats
-from headrace.ingest.loader_chain import Ahead, Ranks, batched, evaluation_chain, row_source, training_chain
-from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state
+from headrace.ingest.loader_chain import (
+    Ahead,
+    Ranks,
+    batched,
+    evaluation_chain,
+    row_source,
+    sole_reader,
+    training_chain,
+)
+from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, part_of
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.index import index_tables
 from headrace.ingest.nodes.index_ranks import Uneven
@@ -157,6 +165,7 @@ class DataLoader:
             rows = self._shuffle = Shuffle(rows, window_rows=shuffle_window_rows, seed=seed)
         over = communicator if shard else None
         batches = batched(rows, self.batch_size, drop_last=drop_last, sharded_over=over)
+        self._counted = self._read or sole_reader(batches)  # also one that a node of one's own reads by
         timeout_s = _check_timeout(timeout)
         ranks = None
         if communicator is not None:
@@ -191,7 +200,7 @@ class DataLoader:
         self._loaded: dict[str, Any] | None = None
         self._next_epoch = True  # whether a loaded state that turns out to be of an epoch's end starts the next one
         self._resuming: dict[str, Any] | None = None  # the loaded state, until a batch behind it was handed out
-        self._stats = LoaderStats()
+        self._stats = LoaderStats(reads=self._counted is not None)
         self._closed = False
 
     def _make_index(self, communicator: Communicator | None) -> DIT:
@@ -254,7 +263,7 @@ class DataLoader:
         self._epoch = epoch + 1
         self._batches = 0
         self._started = True
-        self._stats.begin_epoch(self._read)
+        self._stats.begin_epoch(self._counted)
 
     @property
     def epoch(self) -> int:
@@ -340,7 +349,7 @@ class DataLoader:
         `fetched`: bytes, requests and retries of a store that is read by ranges (None of other files).
         """
         plan = self._plan
-        store = getattr(self._read.reader, "store", None) if self._read is not None else None
+        store = getattr(self._counted.reader, "store", None) if self._counted is not None else None
         return {
             **self._stats.summary(),
             "window": None if plan is None else plan.window,
@@ -365,14 +374,22 @@ class DataLoader:
         """
         return LoaderNode(self)
 
+    def check_files(self, state_dict: dict[str, Any]) -> None:
+        """ValueError when `state_dict` is of other files than this loader's; nothing is read or changed.
+
+        The next ``iter(loader)`` after `load_state_dict` checks the same: this is for who does not iterate any more.
+        """
+        check_state(state_dict, self.schema.digest)
+        read = self._counted
+        if read is not None and (part := part_of(state_dict["pipeline"], read.name)) is not None:
+            read.check_files(part)
+
     def totals(self) -> dict[str, float]:
         """The sums behind `stats`, as plain data that `restore_totals` takes; to be saved beside `state_dict`."""
         rows_in = rows_skipped = 0
-        if self._read is not None and self._started:
-            state = self._root.get_state()
-            while state["node"] != self._read.name:
-                state = state["source"]
-            rows_in, rows_skipped = state["rows_in"], state["rows_skipped"]
+        if self._counted is not None and self._started:
+            part = part_of(self._root.get_state(), self._counted.name) or {}
+            rows_in, rows_skipped = part.get("rows_in", 0), part.get("rows_skipped", 0)
         return self._stats.totals(rows_in=rows_in, rows_skipped=rows_skipped)
 
     def restore_totals(self, totals: Mapping[str, float]) -> None:

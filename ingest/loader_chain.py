@@ -70,6 +70,18 @@ def row_source(
     return read, read
 
 
+def sole_reader(node: Node[Any]) -> ReadRows | None:
+    """The node that reads files, at or before `node`; None where there is none, or more than one."""
+    found: list[ReadRows] = []
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ReadRows):
+            found.append(node)
+        waiting += node._upstream()
+    return found[0] if len(found) == 1 else None
+
+
 def batched(
     rows: BaseNode[RowBlock], batch_size: int, *, drop_last: bool, sharded_over: Communicator | None
 ) -> Node[RowBlock]:

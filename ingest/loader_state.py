@@ -32,3 +32,12 @@ def check_state(state: object, schema_digest: str) -> None:
         check_int("state of a DataLoader", key, state[key], minimum=0)
     if state["pipeline"] is not None and not isinstance(state["pipeline"], dict):
         raise ValueError(f"state of a DataLoader: pipeline is a dict or None, got {type(state['pipeline']).__name__}")
+
+
+def part_of(state: object, node: str) -> dict[str, Any] | None:
+    """The part of the nodes' state that is the one of `node`, wherever nodes of one's own put it; None without one."""
+    if not isinstance(state, dict):
+        return None
+    if state.get("node") == node:
+        return state
+    return next((part for value in state.values() if (part := part_of(value, node)) is not None), None)

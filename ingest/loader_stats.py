@@ -20,11 +20,13 @@ _SUMS = (
 class LoaderStats:
     """Running sums over the batches handed out; O(1) memory.
 
+    `reads` says whether rows are read from files by a node that counts them.
+
     Keys of :meth:`summary` (shares are between 0 and 1, None before there is anything to divide by):
 
     ==================== ==============================================================================
     `rows`, `batches`    handed out
-    `rows_in`            rows read from files, bad ones counted and read ahead included; None with a node as dataset
+    `rows_in`            rows read from files, bad ones counted and read ahead included; None without a ReadRows
     `rows_skipped`       of these, bad ones left out
     `ids`                categorical values looked up
     `unique_share`       unique rows of the batches over ids
@@ -39,7 +41,8 @@ class LoaderStats:
     ==================== ==============================================================================
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool) -> None:
+        self._counted = reads
         self._batches = self._rows = self._ids = self._unique = 0
         self._hits = self._planned = self._bytes = 0
         self._hot_ids = self._hot_unique = self._r_rows = 0
@@ -48,7 +51,6 @@ class LoaderStats:
         self._begin: float | None = None  # first `next` of the running epoch
         self._last = 0.0
         self._read: ReadRows | None = None
-        self._counted = False
         self._rows_in = self._rows_skipped = 0  # of the epochs before, less what a resumed one had counted
 
     def totals(self, *, rows_in: int, rows_skipped: int) -> dict[str, float]:
@@ -74,7 +76,6 @@ class LoaderStats:
         self.end_epoch()
         self._read = read
         if read is not None:
-            self._counted = True
             self._rows_in -= read.rows_in
             self._rows_skipped -= read.rows_skipped
 

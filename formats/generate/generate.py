@@ -18,6 +18,7 @@ from headrace.formats.generate.output_folder import (
     clear,
     holds_exactly,
     manifest_of,
+    refuse_others_data,
     refuse_unless_empty,
     refuse_unless_replaceable,
     sole_writer,
@@ -27,6 +28,9 @@ from headrace.formats.generate.presets import Preset, load_preset
 from headrace.formats.manifest import Manifest, write_manifest
 
 EVAL_FOLDER = "eval"
+RESULTS = ("click_rate", "auc_of_generator")
+"""What a manifest of `generate` tells of the rows."""
+
 _MAX_THREADS = 256
 
 
@@ -38,7 +42,7 @@ class GenerateReport:
     click_rate: share of rows with label 1; None without labels or rows
     auc_of_generator: area under the ROC curve of the true log odds against the labels drawn, the best that any model
         can reach; None unless both labels occur
-    eval: the same of the evaluation part, or None
+    eval: the same of the evaluation part (whose `files` are in the folder ``eval``), or None
     """
 
     rows: int
@@ -84,8 +88,9 @@ def generate(
     max_cardinality: cap on the distinct ids of every column
     eval_rows: rows of an evaluation part in ``out_dir/eval``, which continues the stream at the next block
     threads: blocks made at the same time; changes nothing in the files
-    overwrite: replace what an earlier run wrote, as its manifest lists it; other files in the folder stay, and files
-        that are named like generated ones but that no such manifest lists are refused
+    overwrite: replace what an earlier run wrote, as its manifest lists it; other files in the folder stay. Files that
+        are named like generated ones but that no such manifest lists are refused, and so is any file in a folder
+        without such a manifest
 
     Nothing is done when the folder holds exactly the files of an earlier run with equal parameters. Raises
     FileExistsError for any other folder that is not empty, or that another run is writing into, ValueError or TypeError
@@ -112,7 +117,9 @@ def generate(
         if not overwrite and _is_complete(folder, parameters):
             return _found(folder, parameters, started)
         if overwrite:
-            refuse_unless_replaceable(folder / EVAL_FOLDER)
+            for part in (folder, folder / EVAL_FOLDER):
+                refuse_unless_replaceable(part)
+                refuse_others_data(part)
             clear(folder)
             clear(folder / EVAL_FOLDER, remove=True)
         else:

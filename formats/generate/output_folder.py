@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.formats.atomic_file import AtomicFile, is_partial, sync_folder
 from headrace.formats.errors import ManifestError
-from headrace.formats.files import MANIFEST_NAME
+from headrace.formats.files import MANIFEST_NAME, is_hidden
 from headrace.formats.generate.parameters import made_by_generate
 from headrace.formats.generate.presets import load_preset, preset_names
 from headrace.formats.manifest import Manifest, ManifestFile, new_hasher, read_manifest
@@ -135,6 +135,7 @@ def refuse_unless_empty(folder: Path, *, subfolder: str = "") -> None:
     if not found:
         return
     refuse_unless_replaceable(folder)
+    refuse_others_data(folder)
     interrupted = all(is_partial(name) or (name == subfolder and is_ours(folder / name)) for name in found)
     unfinished = ", as an interrupted run leaves it" if interrupted else ""
     raise FileExistsError(
@@ -167,6 +168,21 @@ def refuse_unless_replaceable(folder: Path) -> None:
         raise FileExistsError(
             f"{folder}: holds {unknown[0]!r}, which no manifest of generate lists: left by an interrupted run, or data "
             "of another origin; remove it, or give another folder"
+        )
+
+
+def refuse_others_data(folder: Path) -> None:
+    """FileExistsError for a folder without a manifest of ours that holds files which a reader of the folder takes.
+
+    With a manifest beside them they would be files that it does not list, and the folder could not be read any more.
+    """
+    if not folder.exists() or is_ours(folder):
+        return
+    found = sorted(path.name for path in folder.iterdir() if path.is_file() and not is_hidden(path.name))
+    if found:
+        raise FileExistsError(
+            f"{folder}: holds {found[0]!r}, which generate did not write, and which could not be read any more with a "
+            f"{MANIFEST_NAME} beside it; give another folder"
         )
 
 

@@ -53,6 +53,7 @@ class RowsFrom(Node[RowBlock]):
         origin: str = "stream",
         unpack: Callable[[Any], Item] | None = None,
     ) -> None:
+        _refuse_one_item(source, self.name)
         super().__init__(source)
         if bad_records not in get_args(OnBadRecord):
             raise ValueError(f"{self.name}: bad_records={bad_records!r} is neither 'raise' nor 'skip'")
@@ -147,6 +148,16 @@ class RowsFrom(Node[RowBlock]):
         return f"after row {self._rows} of {self.origin}"
 
 
+def _refuse_one_item(source: object, name: str) -> None:
+    """TypeError for what would be iterated over by columns, where its rows are meant."""
+    if isinstance(source, (pa.RecordBatch, pa.Table, RowBlock, Mapping)):
+        raise TypeError(f"{name}: source is an iterable of items, and a {type(source).__name__} is one item: give [it]")
+    if (remedy := _REMEDIES.get(_kind(source))) is not None and hasattr(source, "columns"):
+        raise TypeError(
+            f"{name}: source is an iterable of items, got a {type(source).__name__}: {remedy}, and [table] is a source"
+        )
+
+
 def payload_of(item: Any, name: str) -> Payload:
     """The rows that an item is; TypeError for anything else."""
     if isinstance(item, pa.RecordBatch):
@@ -155,7 +166,20 @@ def payload_of(item: Any, name: str) -> Payload:
         return list(item.to_batches())
     if isinstance(item, (RowBlock, Mapping)):
         return item
+    remedy = _REMEDIES.get(_kind(item), "map the pipeline's items to one of these")
     raise TypeError(
         f"{name}: an item is a row (a mapping from column to value), a pyarrow RecordBatch or Table, or a RowBlock; "
-        f"got {type(item).__name__}: map the pipeline's items to one of these"
+        f"got {type(item).__name__}: {remedy}"
     )
+
+
+_REMEDIES = {
+    "pandas": "pyarrow.Table.from_pandas(frame, preserve_index=False) makes a Table of a frame",
+    "polars": "frame.to_arrow() makes a Table of a frame",
+    "numpy": "a row has a value for each column, by its name",
+}
+
+
+def _kind(item: object) -> str:
+    """The package that the item's type is of."""
+    return type(item).__module__.partition(".")[0]

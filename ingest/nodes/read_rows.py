@@ -103,6 +103,10 @@ class ReadRows(BufferedNode[RowBlock]):
             "bytes_in": self._bytes_in,
         }
 
+    def check_files(self, state: State) -> None:
+        """ValueError, naming what differs, unless `state` is one of this node over the very same files; reads none."""
+        self._position_in(state)
+
     def _position_in(self, state: State) -> FilePosition | None:
         """Position of a state of the very same files; else ValueError naming what differs."""
         position = None

@@ -1,7 +1,7 @@
 """Native core of the window planner; the checked front is planner.py."""
 
+from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
 
@@ -13,7 +13,8 @@ from headrace.ingest.plan.capacity import CapacityError
 cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
     cdef cppclass HugeVector[T]:
         size_t size()
-        const T* data()
+        T* data()
+        void swap(HugeVector[T]&)
 
     cdef cppclass Movement:
         HugeVector[uint64_t] evict_locations
@@ -58,23 +59,41 @@ cdef extern from "planner.hpp" namespace "headrace::plan" nogil:
         size_t window_size(size_t)
 
 
-cdef object _int64(const HugeVector[int64_t]& source):
-    out = np.empty(source.size(), np.int64)
-    cdef int64_t[::1] view = out
-    if source.size():
-        memcpy(&view[0], source.data(), source.size() * sizeof(int64_t))
-    return out
+cdef class _Int64Memory:
+    """Memory of the core that an array of NumPy has taken over, so that nothing is copied."""
+
+    cdef HugeVector[int64_t] memory
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.memory.data(), self.memory.size() * sizeof(int64_t), False, flags)
 
 
-cdef object _uint64(const HugeVector[uint64_t]& source):
-    out = np.empty(source.size(), np.uint64)
-    cdef uint64_t[::1] view = out
-    if source.size():
-        memcpy(&view[0], source.data(), source.size() * sizeof(uint64_t))
-    return out
+cdef class _UInt64Memory:
+    cdef HugeVector[uint64_t] memory
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.memory.data(), self.memory.size() * sizeof(uint64_t), False, flags)
 
 
-cdef object _movement(const Movement& source):
+cdef object _int64(HugeVector[int64_t]& source):
+    cdef _Int64Memory taken
+    if source.size() == 0:
+        return np.empty(0, np.int64)
+    taken = _Int64Memory()
+    taken.memory.swap(source)
+    return np.frombuffer(taken, np.int64)
+
+
+cdef object _uint64(HugeVector[uint64_t]& source):
+    cdef _UInt64Memory taken
+    if source.size() == 0:
+        return np.empty(0, np.uint64)
+    taken = _UInt64Memory()
+    taken.memory.swap(source)
+    return np.frombuffer(taken, np.uint64)
+
+
+cdef object _movement(Movement& source):
     return (
         _uint64(source.evict_locations),
         _int64(source.evict_slots),

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
 from headrace.cli_report import json_option, refuse_given, write_report
 from headrace.formats.convert import DEFAULT_ROW_GROUP_ROWS, OutputForm
 from headrace.formats.convert import convert as convert_files
@@ -36,13 +36,20 @@ _COMPRESSIONS = tuple(dict.fromkeys((*COMPRESSIONS, *TAR_COMPRESSIONS)))
 @click.option("--run-rows", type=click.IntRange(1), default=DEFAULT_RUN_ROWS, show_default=True, help="Of --history.")
 @json_option
 def convert(
-    data: tuple[str, ...], json_path: str | None, dataset: str, out: str, history: bool, run_rows: int, **options: Any
+    data: tuple[str, ...],
+    json_path: str | None,
+    dataset: str,
+    out: str,
+    history: bool,
+    run_rows: int,
+    separator: str | None,
+    **options: Any,
 ) -> None:
     """Write the files of a dataset as Parquet or tar shards, with a manifest; run it again to go on after a kill."""
     refuse_beside_schema(options["schema"])
     if history:
         refuse_given(
-            ("schema", "labels", "to", "compression", "row_group_rows"),
+            ("schema", "labels", "separator", "to", "compression", "row_group_rows"),
             "for other files than a sorted log: no --history",
         )
         if dataset not in LOGS:
@@ -60,5 +67,5 @@ def convert(
         write_report(dataclasses.asdict(sorted_log), json_path)
         return
     refuse_given(("run_rows",), "for --history alone")
-    report = convert_files(dataset, one_or_all(data), out, **options)
+    report = convert_files(dataset, one_or_all(data), out, **options, **text_options(dataset, separator))
     write_report(dataclasses.asdict(report), json_path)

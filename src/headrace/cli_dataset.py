@@ -9,13 +9,14 @@ import click
 
 from headrace.cli_report import refuse_given
 from headrace.formats.datasets import DATASETS
+from headrace.formats.own_text import NAME as OWN_TEXT
 from headrace.formats.schema import Schema
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def dataset_options(command: _F) -> _F:
-    """``data`` (paths, globs or folders), ``dataset``, ``schema`` (a Schema or None) and ``labels``."""
+    """``data`` (paths, globs or folders), ``dataset``, ``schema`` (a Schema or None), ``labels`` and ``separator``."""
     return _options(command, required=True)
 
 
@@ -28,6 +29,9 @@ def _options(command: _F, *, required: bool) -> _F:
     for option in (
         click.option("--labels/--no-labels", default=True, help="Whether the files have a label column."),
         click.option(
+            "--separator", metavar="CHAR", callback=_read_separator, help='Of --dataset csv; "tab" is one.  [,]'
+        ),
+        click.option(
             "--schema", metavar="FILE", callback=_read_schema, help="YAML schema, instead of the dataset's own."
         ),
         click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True),
@@ -39,6 +43,19 @@ def _options(command: _F, *, required: bool) -> _F:
 
 def _read_schema(ctx: click.Context, param: click.Parameter, path: str | None) -> Schema | None:
     return None if path is None else Schema.from_yaml(path)
+
+
+def _read_separator(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    return "\t" if text in ("tab", "\\t") else text
+
+
+def text_options(dataset: str, separator: str | None) -> dict[str, Any]:
+    """What the dataset's reader is given of these options; a usage error for one that it does not have."""
+    if separator is None:
+        return {}
+    if dataset != OWN_TEXT:
+        raise click.UsageError(f"--separator is for --dataset {OWN_TEXT}, not {dataset}")
+    return {"separator": separator}
 
 
 def refuse_beside_schema(schema: Schema | None) -> None:

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import click
 
 from headrace.bench_plan import bench_plan
-from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
 from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, plot_option, refuse_given, write_report
+from headrace.cli_report import HotRows, json_option, plot_option, preset_batch_size, refuse_given, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
@@ -23,7 +23,7 @@ from headrace.plan_report import draw, planned, step_rows, summary
 
 @click.command("plan")
 @click.option("--preset", type=click.Choice(preset_names()), default="criteo-kaggle", show_default=True)
-@click.option("--batch-size", type=click.IntRange(1), default=16_384, show_default=True)
+@preset_batch_size(16_384)
 @click.option("--window", type=click.IntRange(1), default=200, show_default=True, help="Batches planned ahead (L).")
 @click.option(
     "--capacity-share",
@@ -51,7 +51,7 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
 @click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
 @click.option("--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned, or "auto".')
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@preset_batch_size(8192)
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--num-workers", type=click.IntRange(0), default=2, show_default=True)
 @click.option(
@@ -83,6 +83,7 @@ def plan_command(
     dataset: str,
     schema: Schema | None,
     labels: bool,
+    separator: str | None,
     dim: int,
     seed: int,
     json_path: str | None,
@@ -96,7 +97,7 @@ def plan_command(
     if ranks:
         if read or diff or verify or options["capacity"] is not None or options["hot_rows"] != "auto":
             raise click.UsageError("--read, --diff, --verify, --capacity and --hot-rows are for one rank: no --ranks")
-        refuse_given(("schema",), "for one rank: with --ranks all tables have vectors of --dim")
+        refuse_given(("schema", "separator"), "for one rank: with --ranks all tables have vectors of --dim")
         if preset:
             refuse_given(("dataset",), "says what DATA is; --preset has none")
         one_rank = ("capacity", "hot_rows")
@@ -104,19 +105,22 @@ def plan_command(
         plan_ranks(data, ranks=ranks, links=links, preset=preset, dataset=dataset, seed=seed, steps=steps, out=out,
                    plot=plot, json_path=json_path, dim=dim, labels=labels, **common)  # fmt: skip
         return
-    refuse_given(("links", "preset", "seed"), "for --ranks")
+    refuse_given(("links", "preset", "seed"), "for --ranks alone")
     if (bool(data) + bool(read) + bool(diff)) != 1:
         raise click.UsageError("give DATA, --read FILE or --diff A B, one of them")
     refuse_beside_schema(schema)
     if not data:  # saved plans
-        refuse_given(("dataset", "schema", "labels", "dim", *options), "for the plans that are made of DATA")
+        refuse_given(
+            ("dataset", "schema", "separator", "labels", "dim", *options), "for the plans that are made of DATA"
+        )
     if diff:
         refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
         _compare(*diff, json_path)
     if read:
         plans = load_plans(read)
     else:
-        plans = planned(open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels), **options)
+        given: dict[str, Any] = {"schema": schema, "dim": dim, "labels": labels, **text_options(dataset, separator)}
+        plans = planned(open_dataset(dataset, one_or_all(data), **given), **options)
     violations = plans.verify() if verify else []
     result = summary(plans)
     if verify:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema
+from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
 from headrace.cli_outputs import writable_folder
 from headrace.cli_report import HotRows, json_option, refuse_given, write_report
 from headrace.formats.datasets import dataset_split, open_dataset
@@ -68,6 +68,7 @@ def replay(
     dim: int,
     epochs: int,
     labels: bool,
+    separator: str | None,
     bad_records: str,
     curve: bool,
     digest: bool,
@@ -96,9 +97,18 @@ def replay(
         if not isinstance(paths, str):
             raise click.UsageError("--follow reads one folder")
         paths = GrowingFolder(path=paths, end_marker=end_marker, poll_s=poll_seconds, max_idle_s=max_idle_seconds)
-    reader = open_dataset(dataset, paths, schema=schema, dim=dim, labels=labels, bad_records=bad_records)
+    reader = open_dataset(
+        dataset,
+        paths,
+        schema=schema,
+        dim=dim,
+        labels=labels,
+        bad_records=bad_records,
+        **text_options(dataset, separator),
+    )
     if split is not None:
-        reader.select(dataset_split(dataset, split, convention=convention, rows_per_file=reader.rows_per_file))
+        rows = reader.rows_per_file
+        reader.select(dataset_split(dataset, split, convention=convention, files=reader.files, rows_per_file=rows))
     if curve and resume is not None:
         raise click.UsageError("--curve needs all batches of one run: leave --resume out")
     stream: list[list[U64]] = []

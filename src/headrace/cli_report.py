@@ -11,6 +11,9 @@ import click
 
 from headrace.cli_outputs import writable
 
+MOST_VALUES = 24
+"""Of a list that a table shows; what is longer is summed up in a line."""
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -59,6 +62,17 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     return path
 
 
+def preset_batch_size(default: int) -> Callable[[_F], _F]:
+    """``--batch-size`` of a command that cuts a generated stream into batches."""
+    return click.option(
+        "--batch-size",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        help="Rows of a batch; of a --preset a power of two up to 65536.",
+    )
+
+
 def rounds_option(default: int, help: str = "Interleaved measurements.") -> Callable[[_F], _F]:
     """``--rounds N``; `write_report` says so where N is too few to tell a figure from noise."""
     return click.option("--rounds", type=click.IntRange(1), default=default, show_default=True, help=help)
@@ -91,9 +105,9 @@ def write_report(
         write_json(result, json_path)
         return
     table = {key: value for key, value in (table or result).items() if key not in hidden}
-    shown = {k: v for k, v in _flat(table) if k != "parameters" and not k.startswith(("parameters.", "eval."))}
-    width = max(map(len, shown), default=0)
-    for key, value in shown.items():
+    shown = [(key, value) for key, value in _flat(table) if "parameters" not in key.split(".")]
+    width = max((len(key) for key, _ in shown), default=0)
+    for key, value in shown:
         click.echo(f"{key:<{width}}  {_text(value)}")
     if json_path:
         write_json(result, json_path)
@@ -118,7 +132,14 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.4f}"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(one)}" for key, one in value.items()) or "none"
+    if isinstance(value, (list, tuple)):
+        if len(value) > MOST_VALUES:
+            ends = f", {_text(value[0])} to {_text(value[-1])}" if isinstance(value[0], (str, int, float)) else ""
+            return f"{len(value)} values{ends}: --json lists them"
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)
 
 
 def write_json(result: dict[str, Any], path: str) -> None:
@@ -132,8 +153,13 @@ def write_json(result: dict[str, Any], path: str) -> None:
 
 
 def _flat(result: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """(dotted key, value) of nested results."""
+    """(dotted key, value) of nested results; a line for each of a few records."""
     rows: list[tuple[str, Any]] = []
     for key, value in result.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and 0 < len(value) <= MOST_VALUES and isinstance(value[0], dict):
+            rows += [(f"{prefix}{key}.{number}", record) for number, record in enumerate(value, start=1)]
+        else:
+            rows.append((prefix + key, value))
     return rows

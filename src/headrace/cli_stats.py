@@ -9,9 +9,9 @@ from typing import Any
 import click
 import numpy as np
 
-from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema
+from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
-from headrace.cli_report import json_option, plot_option, refuse_given, write_report
+from headrace.cli_report import json_option, plot_option, preset_batch_size, refuse_given, write_report
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.coverage import coverage as laws_coverage
@@ -39,7 +39,7 @@ DEFAULT_COSTS = {"c_early": 1.0, "c_late": 2.0, "c_ar": 1.0}
 @feature_options
 @click.option("--preset", type=click.Choice(preset_names()), help="A generated stream, in the place of DATA.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the generated stream.")
-@click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
+@preset_batch_size(8192)
 @click.option("--batches", type=click.IntRange(1), default=100, show_default=True, help="Batches that are counted.")
 @click.option(
     "--top-rows",
@@ -90,7 +90,7 @@ def stats_command(
     refuse_beside_schema(schema)
     counting = ("feature_rows", "max_entries", "plot_features")
     if preset:
-        refuse_given(("dataset", "schema", "labels", "features", *counting), "for DATA, not with --preset")
+        refuse_given(("dataset", "schema", "separator", "labels", "features", *counting), "for DATA, not with --preset")
     else:
         refuse_given(("seed",), "for the generated stream of --preset alone")
     if not features:
@@ -99,7 +99,10 @@ def stats_command(
         refuse_given(("held_out",), "for --top-rows alone")
     counted = None
     if data and features:
-        reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"])
+        text = text_options(dataset, options["separator"])
+        reader = open_dataset(
+            dataset, one_or_all(data), schema=schema, dim=options["dim"], labels=options["labels"], **text
+        )
         counted = count_features(
             reader,
             rows=feature_rows,
@@ -156,6 +159,7 @@ def _indexed(
     batches: int,
     dim: int,
     labels: bool,
+    separator: str | None,
     num_workers: int,
     seed: int,
 ) -> Iterator[tuple[U64, U32]]:
@@ -165,7 +169,8 @@ def _indexed(
             preset, batch_size=batch_size, num_batches=batches, num_workers=num_workers, seed=seed
         )
         return
-    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels)
+    text = text_options(dataset, separator)
+    reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=labels, **text)
     with DataLoader(
         reader,
         schema=reader.schema,

@@ -32,7 +32,10 @@ def preset_trace(preset: str, *, batch_size: int, num_batches: int, num_workers:
 def preset_batches(preset: str, *, batch_size: int, num_batches: int, num_workers: int, seed: int) -> Iterator[Batch]:
     """The first batches of a preset's stream, in order."""
     if BLOCK_ROWS % batch_size:
-        raise ValueError(f"a generated stream is cut into batches of a power of two up to {BLOCK_ROWS} rows")
+        raise ValueError(
+            f"batch_size={batch_size} (--batch-size): a generated stream is cut into batches of a power of two up to "
+            f"{BLOCK_ROWS} rows"
+        )
     stream = preset_stream(preset, seed)
 
     def draw(block: int) -> list[Batch]:

@@ -7,13 +7,17 @@ So what comes out, plans included, is the same however often a run is killed; on
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.embed.abandoned import put_aside
 from headrace.embed.run_folder import CheckpointError, read_folder, write_folder
+from headrace.embed.sole_run import sole_run
+from headrace.formats.target_path import follow_links
 from headrace.ingest.batch import Batch
 from headrace.ingest.data_loader import DataLoader
 
@@ -52,20 +56,33 @@ class ReplayState:
 
     def load(self, loader: DataLoader, digest: BatchDigest) -> int:
         """Put the loader, its index (empty yet) and its sums where the state says; the number of epochs done."""
-        if not self.folder.exists():
+        folder = follow_links(self.folder)
+        if not folder.exists() and put_aside(folder) is None:
             return 0
+        restored = False
 
         def read(folder: Path, meta: dict[str, Any]) -> dict[str, Any]:
+            nonlocal restored
+            if restored:  # the index holds the rows of the one before
+                raise CheckpointError(f"{folder}: another run replaced the state while it was read: run this one again")
             if meta.get("version") != VERSION or "replay" not in meta:
                 raise CheckpointError(f"{folder}: not the state of a replay")
             if meta["parameters"] != self.parameters:
                 found = meta["parameters"]
                 names = sorted(k for k in {*found, *self.parameters} if found.get(k) != self.parameters.get(k))
                 raise CheckpointError(
-                    f"{folder}: the state is of a replay with other {', '.join(names)}: give the options that it "
-                    "began with, or another folder"
+                    f"{folder}: the state is of a replay with other {', '.join(map(_named, names))}: give those "
+                    "that it began with, or another folder"
                 )
+            try:
+                loader.check_files(meta["replay"]["loader"])  # a run that is over reads nothing that would show it
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{folder}: the state is not of these files: give those that it began with, or another folder "
+                    f"({error})"
+                ) from error
             loader.index.read_snapshot(folder / INDEX_FILE)
+            restored = True
             return meta
 
         saved = read_folder(self.folder, read)["replay"]
@@ -87,6 +104,12 @@ class ReplayState:
         write_folder(self.folder, meta, lambda folder: loader.index.write_snapshot(folder / INDEX_FILE))
 
 
+def _named(parameter: str) -> str:
+    """A parameter, with the options of the command line that make it."""
+    options = "--schema, --dim, --no-labels" if parameter == "schema" else f"--{parameter.replace('_', '-')}"
+    return f"{parameter} ({options})"
+
+
 @dataclass
 class Replay:
     """`epochs` passes over what a loader gives.
@@ -103,7 +126,14 @@ class Replay:
     _done: int = field(default=0, init=False)
 
     def run(self) -> dict[str, Any]:
-        """Run to the end; the loader's statistics, of all runs that this one continues, and `batches_digest`."""
+        """Run to the end; the loader's statistics, of all runs that this one continues, and `batches_digest`.
+
+        FileExistsError while another run keeps its state in the same folder.
+        """
+        with contextlib.nullcontext() if self.state is None else sole_run(self.state.folder):
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         digest = self.digest or BatchDigest()
         if self.state is not None:
             self._done = self.state.load(self.loader, digest)

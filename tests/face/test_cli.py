@@ -33,6 +33,38 @@ def test_generate_reports_what_it_wrote(generated):
     assert 0.5 < report["auc_of_generator"] < 1
 
 
+def test_generate_tells_of_the_evaluation_part(tmp_path):
+    arguments = ("generate", "criteo-kaggle", "--out", tmp_path / "d", "--rows", 50)
+    table = invoke(*arguments).stdout
+    assert "eval" not in table
+    result = invoke(*arguments, "--eval-rows", 20, "--overwrite", "--json", tmp_path / "r.json")
+    found = dict(line.split(None, 1) for line in result.stdout.splitlines())
+    assert (found["rows"], found["eval.rows"], found["eval.files"]) == ("50", "20", "eval_0.txt")
+    assert int(found["eval.bytes"]) == (tmp_path / "d" / "eval" / "eval_0.txt").stat().st_size
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["eval"]["rows"], report["parameters"]["eval_rows"]) == (20, 20)
+    assert "parameters" not in report["eval"]  # they are those of the whole
+
+
+def test_tables_are_for_people(generated, tmp_path):
+    curve = invoke("replay", generated[0], "--batch-size", 100, "--window", 4, "--curve").stdout
+    points = [line for line in curve.splitlines() if line.startswith("curve.points")]
+    assert [line.split()[:3] for line in points[:2]] == [
+        ["curve.points.1", "share", "0.0100,"],
+        ["curve.points.2", "share", "0.0200,"],
+    ]
+    options = ("--no-features", "--batch-size", 100, "--batches", 5, "--top-rows", 10, "--json", tmp_path / "s.json")
+    stats = invoke("stats", generated[0], *options).stdout
+    assert len(json.loads((tmp_path / "s.json").read_text())["curve"]) > 30
+    assert "values: --json lists them" in stats
+    assert "coverage.1           rows 10, accesses 0." in stats
+    many = invoke("generate", "criteo-kaggle", "--out", tmp_path / "m", "--rows", 30, "--files", 30).stdout
+    assert "30 values, train_0.txt to train_29.txt: --json lists them" in many
+    for output in (curve, stats, many):
+        assert max(map(len, output.splitlines())) < 200
+        assert not set("{}[]") & set(output)
+
+
 def test_replay_counts_every_row(generated):
     result = invoke("replay", generated[0], "--batch-size", 100, "--window", 4, "--verify-plan", "--json", "-")
     assert result.exit_code == 0, result.output

@@ -27,6 +27,12 @@ def test_convert_then_replay(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["rows"] == 500
     again = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out")
     assert (again.exit_code, "files_kept    1" in again.stdout) == (0, True)
+    other = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out", "--row-group-rows", 7)
+    assert "holds a conversion with other row_group_rows (--row-group-rows); give another folder" in other.stderr
+    (tmp_path / "out" / "day_0.parquet").unlink()
+    again = invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out")
+    assert (again.exit_code, "out: day_0.parquet is missing" in again.stderr) == (1, True)
+    assert invoke("convert", tmp_path / "day_0", "--out", tmp_path / "out", "--overwrite").exit_code == 0
 
 
 def test_what_was_converted_is_read_with_the_schema_of_the_conversion(shared_data: Path, tmp_path: Path) -> None:
@@ -79,6 +85,37 @@ def test_lint(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert (result.exit_code, found["bad_records"], found["rows"], found["clean"]) == (1, 3, 23, False)
     assert [p["line"] for p in found["problems"]] == [21, 22, 23]
+
+
+def test_lint_lists_what_is_wrong_with_a_folder_and_reads_its_files(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for day in range(3):
+        write_lines(tmp_path / "raw" / f"day_{day}", 20, seed=day)
+    out = tmp_path / "out"
+    assert invoke("convert", tmp_path / "raw", "--out", out).exit_code == 0
+    options = ("--dataset", "parquet", "--json", "-")
+
+    def lint(*arguments: Any) -> dict[str, Any]:
+        result = invoke("lint", *arguments)
+        assert (result.exit_code, result.stderr) == (1, "")
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+    (out / "day_1.parquet").rename(tmp_path / "day_1.parquet")
+    found = lint(out, *options)
+    assert [(p["kind"], "day_1.parquet" in p["message"]) for p in found["problems"]] == [("ManifestError", True)]
+    assert (found["files"], found["rows"], found["bad_files"], found["clean"]) == (2, 40, 1, False)
+    (tmp_path / "day_1.parquet").rename(out / "day_1.parquet")
+    (out / "more.parquet").write_bytes((out / "day_0.parquet").read_bytes())
+    assert "'more.parquet'" in lint(out, *options)["problems"][0]["message"]
+    (out / "more.parquet").unlink()
+    (out / "day_0.parquet").write_bytes(b"PAR1")
+    assert [p["kind"] for p in lint(out, *options)["problems"]] == ["ManifestError"]
+    (tmp_path / "raw" / "manifest.json").write_text("{")  # one that cannot be read at all
+    for paths in (tmp_path / "raw", [tmp_path / "raw" / "day_0", tmp_path / "raw" / "day_1"]):
+        found = lint(*(paths if isinstance(paths, list) else [paths]), "--json", "-")
+        assert [p["kind"] for p in found["problems"]] == ["ManifestError"]
+        assert found["rows"] == 20 * found["files"] > 0
 
 
 def test_lint_of_another_dataset(shared_data: Path) -> None:

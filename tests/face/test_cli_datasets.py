@@ -41,6 +41,41 @@ def test_real_samples(shared_data: Path, dataset: str, file: str, rows: int, ids
     assert (stats["rows"], stats["rows_in"], stats["ids"]) == (rows, rows, rows * ids_per_row)
 
 
+@pytest.mark.parametrize(
+    ("separator", "options"), [(",", ()), (";", ("--separator", ";")), ("\t", ("--separator", "tab"))]
+)
+def test_text_of_ones_own_by_every_command(tmp_path: Path, separator: str, options: tuple[str, ...]) -> None:
+    rows = [("shop", "clk", "item"), (7, 0, 5), (8, 1, 6), (7, 1, 5)]
+    path = tmp_path / "own.csv"
+    path.write_text("".join(separator.join(map(str, row)) + "\n" for row in rows))
+    schema = tmp_path / "schema.yaml"
+    schema.write_text("labels: [clk]\nsparse: [{name: item, encoding: uint64}]\n")
+    own = (path, "--dataset", "csv", "--schema", schema, *options)
+    assert replay(*own)["index_rows"] == 2
+    for command in (("lint",), ("stats",), ("plan",), ("convert", "--out", tmp_path / "out")):
+        result = CliRunner().invoke(main, [str(word) for word in (command[0], *own, *command[1:])])
+        assert result.exit_code == 0, (command, result.output)
+    assert pq.read_table(tmp_path / "out" / "own.parquet").to_pydict() == {"clk": [0, 1, 1], "item": [5, 6, 5]}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--dataset", "csv"), 1, "dataset 'csv' has no schema of its own: give one (schema=, --schema)"),
+        (("--dataset", "avazu", "--separator", ";"), 2, "--separator is for --dataset csv, not avazu"),
+        (("--dataset", "csv", "--separator", ";;", "--schema", "SCHEMA"), 1, "is not one ASCII character"),
+    ],
+)
+def test_text_of_ones_own_that_nobody_can_read(
+    tmp_path: Path, options: tuple[str, ...], code: int, message: str
+) -> None:
+    (tmp_path / "own.csv").write_text("clk\n1\n")
+    (tmp_path / "schema.yaml").write_text("labels: [clk]\n")
+    arguments = [str(tmp_path / "schema.yaml") if word == "SCHEMA" else word for word in options]
+    result = CliRunner().invoke(main, ["lint", str(tmp_path / "own.csv"), *arguments])
+    assert (result.exit_code, message in result.stderr) == (code, True), result.output
+
+
 def test_parquet_with_a_schema_of_its_own(tmp_path: Path) -> None:
     pq.write_table(pa.table({"clk": [0, 1, 1], "item": [5, 6, 5], "tags": [[1, 2], [], [3]]}), tmp_path / "x.parquet")
     schema = tmp_path / "schema.yaml"
@@ -68,6 +103,11 @@ def test_splits_of_generated_criteo_files(tmp_path: Path) -> None:
     for convention, split, rows in (("torchrec", "validation", 17), ("torchrec", "test", 16), ("dlrm-v1", "test", 17)):
         options = ["--dataset", "criteo-terabyte", "--split", split, "--convention", convention]
         assert replay(tmp_path / "t", *options)["rows"] == rows
+    days = [tmp_path / "t" / f"day_{day}" for day in (2, 0, 1)]  # in any order: the names say which is the last
+    assert replay(*days, "--dataset", "criteo-terabyte", "--split", "train")["rows"] == 66
+    options = ["--dataset", "criteo-terabyte", "--split", "test", "--convention", "torchrec", "--digest"]
+    digests = [replay(*paths, *options)["batches_digest"] for paths in ([tmp_path / "t"], days)]
+    assert digests[0] == digests[1]
     result = CliRunner().invoke(
         main, ["replay", str(tmp_path / "t"), "--dataset", "criteo-terabyte", "--split", "test"]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
@@ -52,3 +53,12 @@ def test_columns_of_several_layouts(tmp_path: Path) -> None:
     assert list(report) == ["features"]  # the hot set is that of one layout
     assert [f["cardinality"] for f in report["features"]["sparse"]] == [1, 2]
     assert CliRunner().invoke(main, arguments).exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["stats"], ["plan", "--ranks", "2"], ["bench", "plan"]])
+def test_batches_of_a_preset_are_of_a_power_of_two(command: list[str]) -> None:
+    told = CliRunner().invoke(main, [*command, "--help"]).output
+    assert "of a --preset a power of two up to 65536" in " ".join(told.split())
+    refused = CliRunner().invoke(main, [*command, "--preset", "criteo-kaggle", "--batch-size", "200"])
+    assert refused.exit_code == 1, refused.output
+    assert "batch_size=200 (--batch-size): a generated stream is cut into batches of a power of two" in refused.output

@@ -16,8 +16,8 @@ IDLE = [
     ("replay DATA --convention torchrec", "--convention: for --split alone"),
     ("replay DATA --seed 3", "--seed: for --shuffle alone"),
     ("replay DATA --schema SCHEMA --dim 32", "--dim: stands in the schema"),
-    ("replay DATA --schema SCHEMA --no-labels", "--labels: stands in the schema"),
-    ("lint DATA --schema SCHEMA --no-labels", "--labels: stands in the schema"),
+    ("replay DATA --schema SCHEMA --no-labels", "--no-labels: stands in the schema"),
+    ("lint DATA --schema SCHEMA --no-labels", "--no-labels: stands in the schema"),
     ("stats DATA --schema SCHEMA --dim 32", "--dim: stands in the schema"),
     ("stats DATA --seed 3", "--seed: for the generated stream"),
     ("stats DATA --held-out 3", "--held-out: for --top-rows alone"),
@@ -25,12 +25,14 @@ IDLE = [
     ("stats --preset criteo-kaggle --dataset avazu", "--dataset: for DATA, not with --preset"),
     ("stats --preset criteo-kaggle --feature-rows 5", "--feature-rows: for DATA, not with --preset"),
     ("convert DATA --out OUT --run-rows 5", "--run-rows: for --history alone"),
-    ("convert DATA --out OUT --schema SCHEMA --no-labels", "--labels: stands in the schema"),
+    ("convert DATA --out OUT --schema SCHEMA --no-labels", "--no-labels: stands in the schema"),
     ("convert DATA --out OUT --history --dataset taobao-userbehavior --compression lz4", "--compression: for other"),
     ("convert DATA --out OUT --history --dataset taobao-userbehavior --to tar", "--to: for other"),
-    ("plan DATA --seed 3", "--seed: for --ranks alone"),
+    ("plan DATA --schema SCHEMA --dim 32", "--dim: stands in the schema"),
+    ("plan DATA --seed 3", "--seed: for --ranks"),
     ("plan --read X --window 3", "--window: for the plans that are made of DATA"),
     ("plan --diff A B --steps 3 --verify", "--steps, --verify: for one stream of plans"),
+    ("plan --read X --separator ;", "--separator: for the plans that are made of DATA"),
 ]
 
 

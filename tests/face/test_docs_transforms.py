@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
 
+import headrace
 from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Schema
+from tests.support.criteo_text import write_lines
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +37,15 @@ def test_the_functions_are_transforms(page: str) -> None:
     result = names["transform"](RowBlock(data, Source(("a",), (SourceRange(0, 0, 4),))))
     assert result.data.column("price").to_pylist() == [1.0, 500.0]
     assert result.source.arrays()[1].tolist() == [0, 1]
+
+
+def test_rows_left_out_are_counted_where_the_page_says(page: str, tmp_path: Path) -> None:
+    node, where = re.findall(r"counted, by epoch: `skipped` of the node `(\w+)` in `loader\.(\w+)\(\)`", page)[0]
+    path = tmp_path / "x"
+    write_lines(path, 10)
+    schema = headrace.criteo_schema()
+    keep = headrace.keep_rows(lambda batch: np.arange(len(batch)) % 5 != 0)
+    with headrace.DataLoader(path, 4, schema=schema, transform=keep) as loader:
+        for _ in range(2):
+            assert sum(batch.num_rows for batch in loader) == 8
+            assert [s.skipped for s in getattr(loader, where)() if s.name == node] == [2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import threading
 import time
@@ -12,7 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.embed.abandoned import temporary_folder
+from headrace.embed.run_folder import write_folder
+from headrace.embed.sole_run import sole_run
 from headrace.formats.datasets import open_dataset
+from headrace.indexer.dit import DIT
 from headrace.ingest.data_loader import DataLoader
 from headrace.progress import ReplayProgress, is_watched
 from tests.support.criteo_text import write_lines
@@ -54,6 +59,13 @@ def test_silence_is_an_error(tmp_path, files):
     assert "one folder" in invoke(files, files, "--follow").output
 
 
+def test_what_is_no_folder_is_not_followed(tmp_path, files):
+    for path in (tmp_path / "later", files / "*", files / "day_0"):
+        result = invoke(path, *FOLLOW)
+        assert result.exit_code == 1, result.output
+        assert f"{path}: a growing folder is one folder (no file, no pattern), which must be there" in result.output
+
+
 def test_a_uri(files):
     local = json.loads(invoke(f"{files}/day_*", "--digest", "--json", "-").stdout)
     stored = json.loads(invoke(f"file://{files}/day_*", "--digest", "--json", "-").stdout)
@@ -68,15 +80,82 @@ def test_a_state_of_another_replay_is_refused(tmp_path, files):
     first = invoke(files, *state)
     assert first.exit_code == 0, first.output
     again = invoke(files, *state)  # nothing is left to do
-    assert json.loads(again.stdout)["rows"] == 150
+    stats, whole = json.loads(again.stdout), json.loads(first.stdout)
+    assert (stats["rows"], stats["rows_in"], stats["rows_skipped"]) == (150, 150, 0)
+    assert {k for k in stats if stats[k] != whole[k]} <= {"peak_rss_bytes"}
     other = invoke(files, *state[:-2], "--window", 5)
     assert other.exit_code == 1
-    assert "the state is of a replay with other window" in other.output
-    (files / "day_1").write_bytes((files / "day_2").read_bytes() + b"\n")
+    assert "the state is of a replay with other window (--window): give those that it began with" in other.output
+    assert "other schema (--schema, --dim, --no-labels): give" in invoke(files, *state[:-2], "--dim", 8).output
     (tmp_path / "s2").mkdir()
     (tmp_path / "s2" / "notes").write_text("mine")
     assert invoke(files, "--resume", tmp_path / "s2").exit_code == 1
     assert (tmp_path / "s2" / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("options", [(), ("--shuffle",), ("--epochs", 2)])
+def test_a_finished_state_of_other_files_is_refused(tmp_path, files, options):
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20, "--digest", *options)
+    data, other = files / "day_0", tmp_path / "other"
+    first = invoke(data, *state)
+    assert first.exit_code == 0, first.output
+    other.write_bytes(data.read_bytes() + data.read_bytes()[:200].split(b"\n")[0] + b"\n")
+    for paths in ([other], [data, other], [files / "day_2", data]):
+        refused = invoke(*paths, *state)
+        assert refused.exit_code == 1, refused.output
+        assert "the state is not of these files" in refused.output
+    moved = tmp_path / "moved" / "day_0"
+    moved.parent.mkdir()
+    data.rename(moved)
+    again = invoke(moved, *state)  # where a dataset lies does not count
+    assert re.search("batches_digest.*", again.output)[0] == re.search("batches_digest.*", first.output)[0]
+
+
+def test_a_finished_state_of_another_followed_folder_is_refused(tmp_path, files):
+    appear(files, "_END", b"")
+    options = (*FOLLOW, "--resume", tmp_path / "state", "--save-every", 2)
+    assert invoke(files, *options).exit_code == 0
+    assert invoke(files, *options).exit_code == 0
+    (files / "day_1").unlink()
+    refused = invoke(files, *options)
+    assert refused.exit_code == 1
+    assert "3 files, now 2" in refused.output
+
+
+def test_a_state_that_a_kill_left_between_two_names_is_gone_on_with(tmp_path, files):
+    """As on a file system that cannot swap names."""
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20, "--json", "-")
+    first = json.loads(invoke(files, *state).stdout)
+    (tmp_path / "state").rename(temporary_folder(tmp_path / "state").with_suffix(".old"))
+    again = json.loads(invoke(files, *state).stdout)
+    assert again["trainer_wait_s"] == first["trainer_wait_s"]  # nothing was run again
+
+
+def test_two_replays_do_not_share_a_state(tmp_path, files):
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20)
+    with sole_run(tmp_path / "state"):
+        refused = invoke(files, *state)
+    assert refused.exit_code == 1
+    assert f"another run keeps its state there (process {os.getpid()} on " in refused.output
+    assert not (tmp_path / "state").exists()
+    assert invoke(files, *state).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "state"]
+
+
+def test_a_state_that_is_replaced_while_it_is_read_is_an_error_that_says_so(tmp_path, files, monkeypatch):
+    state = ("--resume", tmp_path / "state", "--save-every", 2, "--batch-size", 20)
+    assert invoke(files, *state).exit_code == 0
+    read_snapshot = DIT.read_snapshot
+
+    def replaced(index, path):  # by a run that knows of no lock
+        read_snapshot(index, path)
+        write_folder(path.parent, {"of": "another"}, lambda folder: None)
+
+    monkeypatch.setattr(DIT, "read_snapshot", replaced)
+    result = invoke(files, *state)
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "CheckpointError" in result.output
+    assert "another run replaced the state while it was read" in result.output
 
 
 def test_a_followed_folder_is_resumed_too(tmp_path, files):

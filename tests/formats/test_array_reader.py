@@ -119,6 +119,45 @@ def test_a_second_modulo_at_load(tmp_path: Path) -> None:
         ArrayFiles(tmp_path, FLOATS, TORCHREC_NPY, modulo=[1, 2])
 
 
+@pytest.mark.parametrize("form", [TORCHREC_NPY, DCNV2_NPZ])
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_day_without_one_of_its_files_is_named(tmp_path: Path, form: Any, listed: bool) -> None:
+    schema, hot = (FLOATS, None) if form is TORCHREC_NPY else (LISTS, DCNV2_MULTI_HOT_SIZES)
+    day(tmp_path, 0, 2, hot=hot)
+    day(tmp_path, 1, 2, hot=hot)
+    parts = [tmp_path / f"day_1{end}" for end in (form.suffix, *form.siblings)]
+    (tmp_path / "README").touch()  # a folder may hold other files
+
+    def names() -> Any:
+        return sorted(tmp_path.glob("day_*")) if listed else tmp_path
+
+    kept = {part: part.read_bytes() for part in parts}
+    for missing in parts:
+        missing.unlink()
+        with pytest.raises(FileNotFoundError, match=rf"{missing.name}: is .*_dense\.npy beside it"):
+            ArrayFiles(names(), schema, form)
+        missing.write_bytes(kept[missing])
+    for part in parts[:2]:  # one of the two others alone does not vanish either
+        part.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"day_1{form.suffix}: is not among the files, but .*day_1_dense\.npy"):
+        ArrayFiles(names(), schema, form)
+    assert ArrayFiles([f for f in names() if "day_0" in f.name] if listed else f"{tmp_path}/day_0*", schema, form)
+
+
+def test_a_file_of_another_kind_that_is_named_is_not_left_out(tmp_path: Path) -> None:
+    day(tmp_path, 0, 2)
+    (tmp_path / "day_1.npz").touch()
+    for paths in (
+        [tmp_path / "day_0_sparse.npy", tmp_path / "day_1.npz"],
+        iter([f"{tmp_path}/*.npy", tmp_path / "day_1.npz"]),
+    ):
+        with pytest.raises(ValueError, match=r"day_1\.npz: no file of torchrec-npy: .*\*_sparse\.npy with"):
+            ArrayFiles(paths, FLOATS, TORCHREC_NPY)
+    assert ArrayFiles([tmp_path], FLOATS, TORCHREC_NPY).num_rows == 2
+    with pytest.raises(FileNotFoundError, match="an empty list"):
+        ArrayFiles([], FLOATS, TORCHREC_NPY)
+
+
 def test_multi_hot_npz(tmp_path: Path) -> None:
     day(tmp_path, 0, 3, hot=DCNV2_MULTI_HOT_SIZES)
     reader = ArrayFiles(tmp_path, LISTS, DCNV2_NPZ, batch_rows=2)
@@ -243,3 +282,48 @@ def test_ids_are_integers(tmp_path: Path, dtype: Any) -> None:
     np.savez(tmp_path / "day_0_sparse_multi_hot.npz", **ids)
     with pytest.raises(ColumnMismatchError, match="ids are integers"):
         read_all(ArrayFiles(tmp_path, LISTS, DCNV2_NPZ))
+
+
+def write_split(folder: Path, rows: int) -> None:
+    """NVIDIA's post-split form, byte by byte: row r has the label r % 2, dense r + i / 4, ids that need their types."""
+    folder.mkdir(exist_ok=True)
+    (folder / "label.bin").write_bytes(bytes(r % 2 for r in range(rows)))
+    dense = [struct.pack("<13e", *(r + i / 4 for i in range(13))) for r in range(rows)]
+    (folder / "numerical.bin").write_bytes(b"".join(dense))
+    for i in range(26):
+        code, first = (("<b", 100), ("<h", 32_000), ("<i", 2**31 - 1000))[i % 3]
+        (folder / f"cat_{i}.bin").write_bytes(b"".join(struct.pack(code, first + i - r) for r in range(rows)))
+
+
+def test_nvidia_s_split_form(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", 3)
+    reader = open_dataset("criteo-nvidia-split", tmp_path / "train", batch_rows=2)
+    assert (reader.num_rows, [Path(f).name for f in reader.files]) == (3, ["label.bin"])
+    ids = [(100 + i, 32_000 + i, 2_147_482_648 + i)[i % 3] for i in range(26)]
+    assert rows_of(read_all(reader)) == [
+        (0, r, float(r == 1), *(r + i / 4 for i in range(13)), *(v - r for v in ids)) for r in range(3)
+    ]
+    assert len(reader.identity()[0]) == 28  # every file counts as a source
+    (tmp_path / "train" / "cat_25.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"cat_25\.bin"):
+        read_all(open_dataset("criteo-nvidia-split", tmp_path / "train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "message"),
+    [
+        ("label.bin", 1, r"numerical\.bin: 5 rows, but the labels in label\.bin have 6|cat_0\.bin: 5 bytes are not 6"),
+        ("numerical.bin", 1, r"numerical\.bin: 131 bytes are not whole rows of 26 bytes"),
+        ("numerical.bin", 26, r"numerical\.bin: 6 rows, but the labels in label\.bin have 5"),
+        ("cat_1.bin", 1, r"cat_1\.bin: 11 bytes are not 5 integers of 1, 2 or 4 bytes"),
+        ("cat_2.bin", -20, r"cat_2\.bin: 0 bytes are not 5 integers"),
+    ],
+)
+def test_files_of_a_split_that_do_not_belong_together(tmp_path: Path, name: str, extra: int, message: str) -> None:
+    write_split(tmp_path, 5)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data + bytes(extra) if extra > 0 else data[:extra])
+    with pytest.raises(CorruptShardError, match=message):
+        read_all(open_dataset("criteo-nvidia-split", tmp_path))
+    write_split(tmp_path, 0)
+    assert read_all(open_dataset("criteo-nvidia-split", tmp_path)) == []

@@ -140,7 +140,9 @@ def test_no_credentials_in_errors_or_names() -> None:
 
 def small_array_files(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    rng.integers(0, 1000, (50, 40), np.int32).tofile(folder / "train_data.bin")
+    rows = rng.integers(0, 1000, (50, 40), np.int32)
+    rows[:, 0] %= 2  # labels
+    rows.tofile(folder / "train_data.bin")
     np.save(folder / "day_0_labels.npy", np.ones((40, 1), np.int32))
     np.save(folder / "day_0_dense.npy", rng.random((40, 13), np.float32))
     np.save(folder / "day_0_sparse.npy", rng.integers(0, 9, (40, 26), np.int64))

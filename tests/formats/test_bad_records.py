@@ -63,9 +63,6 @@ def test_a_file_that_is_no_quarantine_is_not_appended_to(tmp_path: Path, own: st
     with pytest.raises(FileExistsError, match=rf"{own} is there, and is no quarantine; give the name of a new file"):
         BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.tsv"))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {own: b"0\t1\n"}
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(FileExistsError, match="folder is there"):
-        BadRecordLog(BadRecords(mode="quarantine", quarantine_path=tmp_path / "folder"))
 
 
 @pytest.mark.parametrize("text", [b"1", None])
@@ -242,12 +239,10 @@ def quarantined(path: Path) -> BadRecordLog:
     return BadRecordLog(BadRecords(mode="quarantine", quarantine_path=path))
 
 
-def test_somebody_s_file_is_no_quarantine(tmp_path: Path) -> None:
-    (tmp_path / "data.tsv").write_bytes(b"1\t2\n")
-    with pytest.raises(FileExistsError, match=r"data\.tsv is there, and is no quarantine"):
-        quarantined(tmp_path / "data.tsv")
+def test_a_folder_or_a_file_beside_an_empty_one_is_no_quarantine(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match="is a folder"):
         quarantined(tmp_path)
+    (tmp_path / "data.tsv").write_bytes(b"1\t2\n")
     (tmp_path / "data.tsv.jsonl").touch()  # says nothing of it
     with pytest.raises(FileExistsError, match=r"data\.tsv is there, and is no quarantine"):
         quarantined(tmp_path / "data.tsv")
@@ -255,10 +250,9 @@ def test_somebody_s_file_is_no_quarantine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bad.tsv", "link.tsv"])
 def test_a_quarantine_that_is_replayed_takes_nothing_in(tmp_path: Path, name: str) -> None:
-    (tmp_path / "bad.tsv").write_bytes(b"1\t2\n")
-    (tmp_path / "bad.tsv.jsonl").touch()
-    (tmp_path / "link.tsv").symlink_to("bad.tsv")
-    (tmp_path / "link.tsv.jsonl").touch()
+    pair.append(tmp_path / "bad.tsv", [(BadRecordError("f", 1, "c", b"x", "why", ""), b"1\t2")])
+    for ending in ("tsv", "tsv.jsonl"):
+        (tmp_path / f"link.{ending}").symlink_to(f"bad.{ending}")
     policy = BadRecords(mode="quarantine", quarantine_path=tmp_path / name)
     with pytest.raises(ValueError, match="is one of the files to be read; give another one"):
         CriteoFiles(tmp_path / "bad.tsv", Schema(sparse=(Sparse(name="a"), Sparse(name="b"))), bad_records=policy)

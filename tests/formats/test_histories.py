@@ -185,6 +185,24 @@ def test_a_run_that_was_killed_is_gone_on_with(tmp_path: Path, monkeypatch: pyte
     assert again.rows_out == 300
 
 
+def test_a_sorted_log_that_is_complete_is_kept(tmp_path: Path) -> None:
+    path, out = literal_log(tmp_path), tmp_path / "out"
+    first = build(path, out)
+    whole = {file.name: file.read_bytes() for file in out.iterdir()}
+    again = build(path, out)
+    assert (first.files, first.files_kept, again.files, again.files_kept) == (
+        len(whole) - 1,
+        0,
+        first.files,
+        first.files,
+    )
+    (out / "keys.npy").unlink()
+    with pytest.raises(ManifestError, match=r"out: keys\.npy is missing"):
+        build(path, out)
+    assert build(path, out, overwrite=True).files_kept == 0
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == whole
+
+
 def test_an_overwrite_that_was_killed_takes_no_run_of_the_log_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

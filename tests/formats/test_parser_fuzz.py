@@ -15,7 +15,7 @@ import pytest
 from headrace.formats.datasets import DATASETS
 from tests.support.parser_fuzz import forms
 
-SAME_PARSERS = {"criteo-terabyte", "taobao-userbehavior-history", "taobao-ad-history"}
+SAME_PARSERS = {"criteo-terabyte", "taobao-userbehavior-history", "taobao-ad-history", "csv"}
 
 
 def fuzz(folder: Path, repository: Path, *, seed: int, seconds: float) -> None:

@@ -119,6 +119,11 @@ def test_what_cannot_be_selected(tmp_path: Path, ranges: list[SourceRange]) -> N
         make(tmp_path, "text", [[1, 2, 3]], 100).select(ranges)
 
 
+def test_a_range_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of file number 23, counted from 0 in the order given, but there is one file"):
+        make(tmp_path, "text", [[1]], 100).select([SourceRange(23, 0, 1)])
+
+
 def test_ranges_that_touch_are_one(tmp_path: Path) -> None:
     reader = make(tmp_path, "text", [[1, 2, 3]], 1)
     reader.select([SourceRange(0, 1, 1), SourceRange(0, 2, 1), SourceRange(0, 3, 0)])

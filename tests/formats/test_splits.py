@@ -12,8 +12,10 @@ from headrace.formats.splits import (
     Convention,
     Split,
     equal_parts,
+    kaggle_files_split,
     kaggle_split,
     over_files,
+    terabyte_files_split,
     terabyte_split,
 )
 
@@ -49,6 +51,56 @@ def test_every_row_is_in_one_split(days: list[int], convention: Convention) -> N
     assert rows_of(ranges) == [(day, row) for day, rows in enumerate(days) for row in range(rows)]
     ranges = [r for s in SPLITS for r in kaggle_split(s, rows=days[0], convention=convention)]
     assert rows_of(ranges) == [(0, row) for row in range(days[0])]
+
+
+def days(*numbers: int) -> list[str]:
+    return [f"/data/day_{number}.gz" for number in numbers]
+
+
+def test_days_are_known_by_their_names() -> None:
+    first, second = SourceRange(0, 0, 89_137_319), SourceRange(0, 89_137_319, 89_137_318)
+    for convention, half in (("dlrm-v1", first), ("torchrec", second)):
+        assert terabyte_files_split("test", days(23), rows_per_file=None, convention=convention) == (half,)
+    shuffled = days(*reversed(range(24)))
+    assert terabyte_files_split("test", shuffled, rows_per_file=None, convention="dlrm-v1") == (first,)
+    train = terabyte_files_split("train", shuffled, rows_per_file=None, convention=None)
+    assert {r.file: r.rows for r in train} == {23 - day: TERABYTE_ROWS[day] for day in range(23)}
+    # of days whose rows are known, the last is the highest of all, or day 23 of some
+    rows = terabyte_files_split("test", days(2, 0, 1), rows_per_file=[7, 10, 20], convention="dlrm-v1")
+    assert rows == (SourceRange(0, 0, 4),)
+    rows = terabyte_files_split("validation", days(5, 23), rows_per_file=[7, 9], convention="dlrm-v1")
+    assert rows == (SourceRange(1, 5, 4),)
+    train = terabyte_files_split("train", days(1, 0), rows_per_file=[3, 4], convention=None)
+    assert train == (SourceRange(1, 0, 4),)
+
+
+def test_files_that_are_not_what_is_split() -> None:
+    def refused(files: list[str], split: Split = "test") -> str:
+        with pytest.raises(ValueError) as caught:
+            terabyte_files_split(split, files, rows_per_file=None, convention="torchrec")
+        return str(caught.value)
+
+    assert refused(days(22)) == (
+        "the split is of day_0 .. day_23, and 'test' of it is a half of day_23: day_23 is not among the 1 files given"
+    )
+    assert "'train' of it is day_0 .. day_22: day_7 is not among" in refused(days(*range(7), *range(8, 24)), "train")
+    for name in ("part.gz", "day_23_sample.tsv", "today_23", "day_", "day_23.gz.d/x"):
+        assert refused([name]).startswith(f"{name.split('/')[-1]}: the split goes by days")
+    assert "two files of this day" in refused(["day_23", "day_23.gz"])
+    for split in ("test", "validation"):
+        with pytest.raises(ValueError, match="say which convention"):
+            terabyte_files_split(split, days(23), rows_per_file=None, convention=None)  # type: ignore[arg-type]
+
+
+def test_pieces_of_kaggles_file() -> None:
+    pieces = ["/data/train_2", "/data/train_10"]
+    train = kaggle_files_split("train", pieces, rows_per_file=[4, 10], convention=None)
+    assert train == (SourceRange(0, 0, 4), SourceRange(1, 0, 8))
+    with pytest.raises(ValueError, match="train_2 comes after /data/train_10"):
+        kaggle_files_split("train", pieces[::-1], rows_per_file=[4, 10], convention=None)
+    with pytest.raises(ValueError, match="2 files are given, whose rows are not known"):
+        kaggle_files_split("train", pieces, rows_per_file=None, convention=None)
+    assert kaggle_files_split("test", ["x"], rows_per_file=None, convention=None) == kaggle_split("test")
 
 
 def rows_of(ranges: list[SourceRange]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ import gzip
 import json
 
 import pytest
+from torchdata.nodes import IterableWrapper, Mapper
 
 import headrace
 from tests.support.batches import digest
@@ -275,3 +276,46 @@ def test_a_node_that_looks_at_whole_blocks_resumes_exactly(data, schema, tmp_pat
         with new_loader() as resumed:
             resumed.load_state_dict(state)
             assert [b.source.arrays()[1].tolist() for b in resumed] == rows[k:]
+
+
+class Renamed(EvenRows):
+    """A node whose state is one of its own."""
+
+    def _reset(self, state):
+        self._reset_source(None if state is None else {"source": state["inner"]})
+
+    def _state(self):
+        return {"inner": self._source_state()}
+
+
+@pytest.mark.parametrize("own", [EvenRows, Renamed, lambda read: Mapper(read, lambda block: block)])
+def test_rows_are_counted_that_a_node_of_ones_own_reads(data, schema, own):
+    def new_loader(bad_records="skip"):
+        reader = headrace.CriteoFiles(bad, schema, block_bytes=3000, bad_records=bad_records)
+        return loader_of(own(headrace.ReadRows(reader)), schema)
+
+    bad = data.with_name("bad")
+    bad.write_bytes(data.read_bytes() + b"no row\n")
+    with new_loader() as loader:
+        assert loader.stats()["rows_in"] == 0
+        list(loader)
+        expected = loader.stats()
+        assert (expected["rows_in"], expected["rows_skipped"]) == (ROWS + 1, 1)
+        totals, state = loader.totals(), loader.state_dict()
+        assert (totals["rows_in"], totals["rows_skipped"]) == (ROWS + 1, 1)
+    with new_loader() as loader:  # nothing is left to read
+        loader.check_files(state)
+        loader.load_state_dict(state, next_epoch=False)
+        loader.restore_totals(totals)
+        assert (loader.stats()["rows_in"], loader.stats()["rows_skipped"]) == (ROWS + 1, 1)
+    bad.write_bytes(bad.read_bytes() + b"\n")
+    with new_loader() as loader, pytest.raises(ValueError, match="the state is of other files"):
+        loader.check_files(state)
+
+
+def test_rows_of_no_file_are_not_counted(data, schema):
+    with loader_of(data, schema) as loader:
+        blocks = list(headrace.ReadRows(headrace.CriteoFiles(data, schema)))
+    with loader_of(IterableWrapper(blocks), schema) as loader:
+        list(loader)
+        assert (loader.stats()["rows"], loader.stats()["rows_in"], loader.stats()["rows_skipped"]) == (ROWS, None, None)

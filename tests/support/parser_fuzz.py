@@ -180,6 +180,9 @@ def array_forms() -> dict[str, Form]:
         "torchrec-npy": {**days, "day_0_sparse.npy": saved(ints[:, 14:].astype(np.int64))},
         "dcnv2-npz": {**days, "day_0_sparse_multi_hot.npz": saved(lists, np.savez)},
     }
+    split = {"label.bin": ints[:, 0].astype(np.uint8), "numerical.bin": ints[:, 1:14].astype("<f2")}
+    split |= {f"cat_{i}.bin": (ints[:, 14 + i] % 100).astype(("<i1", "<i2", "<i4")[i % 3]) for i in range(26)}
+    forms["nvidia-split"] = {name: array.tobytes() for name, array in split.items()}
     found = {name: Form(f"criteo-{name}", files, {}) for name, files in forms.items()}
     compressed = {"day_0_reordered.npz": saved(whole, np.savez_compressed)}
     return {**found, "dlrm-npz-compressed": Form("criteo-dlrm-npz", compressed, {})}
@@ -247,7 +250,7 @@ def write_case(folder: Path, name: str, form: Form, rng: random.Random) -> tuple
             path, data = folder / (file + end), gzip.compress(data, 1) if end == ".gz" else zstd(data)
             data = damaged(data, rng, text=False) if squeezed else data
         path.write_bytes(data)
-    last = form.files if form.dataset.startswith(("criteo-torchrec", "criteo-dcnv2-npz")) else [first]
+    last = form.files if form.dataset.startswith(("criteo-torchrec", "criteo-dcnv2-npz", "criteo-nvidia")) else [first]
     return (folder if len(last) > 1 else folder / (first + end)), expected
 
 

@@ -197,6 +197,23 @@ def test_a_foreign_file_is_refused(tmp_path):
     assert (tmp_path / "day_0").read_text() == "not ours"
 
 
+@pytest.mark.parametrize("part", ["", "eval"])
+def test_a_folder_of_other_data_is_not_written_into(tmp_path, part):
+    """With a manifest beside them, its files could not be read as a folder any more."""
+    folder = tmp_path / part
+    folder.mkdir(exist_ok=True)
+    (folder / "clicks.tsv").write_text("not ours")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError) as caught:
+            generate("criteo-kaggle", tmp_path, overwrite=overwrite, eval_rows=10, **SMALL)
+        if overwrite or not part:
+            assert "holds 'clicks.tsv', which generate did not write" in str(caught.value)
+            assert "overwrite" not in str(caught.value)
+    assert files_in(folder) == {"clicks.tsv": b"not ours"}
+    (folder / "clicks.tsv").rename(folder / ".clicks.tsv")  # no reader of a folder takes it
+    generate("criteo-kaggle", tmp_path, overwrite=True, eval_rows=10, **SMALL)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_interrupted_run_leaves_no_file_and_no_manifest(tmp_path, monkeypatch, threads):
     def fail(*_):

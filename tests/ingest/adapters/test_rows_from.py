@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -174,6 +175,28 @@ def test_a_column_that_is_not_there(schema, rows):
         list(RowsFrom([pa.table({"z": [1]})], schema))
     with pytest.raises(TypeError, match=r"an item is a row .* got tuple: map the pipeline's items"):
         list(RowsFrom([(1, 2)], schema))
+
+
+def test_frames_are_refused_with_the_way_to_a_table(schema, rows):
+    frame = pd.DataFrame({"a": [1]})
+    with pytest.raises(TypeError, match=r"got DataFrame: pyarrow\.Table\.from_pandas\(frame, preserve_index=False\)"):
+        list(RowsFrom([frame], schema))
+    with pytest.raises(TypeError, match=r"got a DataFrame: pyarrow\.Table\.from_pandas.*, and \[table\] is a source"):
+        RowsFrom(frame, schema)
+    block = next(RowsFrom(rows, schema))
+    for one in (block, block.data, pa.Table.from_batches([block.data]), rows[0]):  # would be iterated over by columns
+        with pytest.raises(TypeError, match=rf"a {type(one).__name__} is one item: give \[it\]"):
+            RowsFrom(one, schema)
+        assert len(list(RowsFrom([one], schema))) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_a_bad_record(schema, rows, value):
+    changed = [dict(rows[0], d=value), rows[1]]
+    with pytest.raises(BadRecordError, match="not finite"):
+        list(RowsFrom(changed, schema))
+    node = RowsFrom(changed, schema, bad_records="skip")
+    assert sum(block.num_rows for block in node) == 1
 
 
 def test_bad_rows_may_be_left_out_and_are_counted(schema, rows):
