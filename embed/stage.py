@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.embed._rows import RowSource
 from headrace.embed._threads import Threads
 from headrace.embed.arguments import check_integer, check_number
 from headrace.embed.arrays import F32, U32, U64, Array, Bool
@@ -33,21 +32,21 @@ from headrace.embed.optimizers import check_lr
 from headrace.embed.pending import PendingGradients
 from headrace.embed.pooling import sequence_ranges
 from headrace.embed.rank_exchange import RankExchange
-from headrace.embed.row_gradients import RowGradients, leaf_of, with_gradients
+from headrace.embed.row_gradients import with_gradients
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage_optimizer import StageOptimizer
+from headrace.embed.stage_over_ranks import enter_from_owners, facts_of, whole_gradients
 from headrace.embed.stage_parts import Capacity, Mode, check_device, check_flag, make_parts, make_store
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
 from headrace.embed.table_options import check_tables, split_initializers
-from headrace.embed.wire import WireType
+from headrace.embed.wire import Wire, WireType
 from headrace.formats.schema import Schema, table_uid
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
-from headrace.ingest.step_plan import StepPlan
 
 _THIS_BATCH = "this batch"
 
@@ -162,6 +161,7 @@ class EmbeddingStage(torch.nn.Module):
         self._warns_of_rows = self._warns_of_steps = True
         self._num_replaced = 0
         self._exchange: RankExchange | None = None
+        Wire(wire)  # refused also where nothing travels
         if communicator is not None:
             self._exchange = self._make_exchange(communicator, mode, frozen_uids, check_replicas_every, wire)
 
@@ -171,19 +171,7 @@ class EmbeddingStage(torch.nn.Module):
         """Also makes sure that the stages of all ranks are alike, since each rank updates rows of all."""
         if not isinstance(self._kernels, NativeKernels):
             raise ValueError("over ranks the stage works on the host, with its native kernels")
-        options = [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
-        facts = {
-            "schema": self.schema.digest,
-            "seed": self.seed,
-            "mode": mode,
-            "wire": wire,
-            "optimizer options": options,
-        }
-        facts |= {
-            "initializer": (self.initializer, sorted(self.table_initializers.items())),
-            "frozen": sorted(self.frozen),
-        }
-        agree(communicator.channel("control"), facts)
+        agree(communicator.channel("control"), facts_of(self, mode=mode, wire=wire))
         check_every = check_integer("check_replicas_every", every, least=0)
         return RankExchange(
             communicator,
@@ -328,7 +316,7 @@ class EmbeddingStage(torch.nn.Module):
         if self._exchange is None or last is None or last.batch.ranks is None:
             raise RuntimeError("there are no gradients of a batch over ranks: call stage(batch) in training first")
         steps = last.batch.ranks
-        return self._exchange.hold(steps, self._row_gradients(last, self._pending.kept())), self._exchange.norm_channel(
+        return self._exchange.hold(steps, whole_gradients(last, self._pending.kept())), self._exchange.norm_channel(
             steps.now
         )
 
@@ -526,7 +514,9 @@ class EmbeddingStage(torch.nn.Module):
                 self._residency.enter(plan, keys)
         with self._times.of_training("gather", plan is not None):
             if over_ranks:
-                rows, sources = self._enter_over_ranks(batch, keys, plan)
+                if plan is not None:
+                    self._check_no_gradients_over_ranks()
+                rows, sources = enter_from_owners(self._exchange, batch, keys, plan, self.layout.groups)
                 forward = Forward(batch, bags, tuple(rows), tuple(sources))
             else:
                 forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
@@ -553,24 +543,6 @@ class EmbeddingStage(torch.nn.Module):
         if self._exchange is not None and self._pending.any:
             raise RuntimeError("gradients of an earlier batch wait: over ranks each batch has a step of its own")
 
-    def _enter_over_ranks(
-        self, batch: Batch, keys: Sequence[RowKeys], plan: StepPlan | None
-    ) -> tuple[list[RowGradients], list[RowSource]]:
-        """Get the rows from their owners. Over ranks a row's place in the batch stands for its location."""
-        if self._exchange is None or batch.ranks is None:
-            raise ValueError(
-                "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same "
-                "communicator"
-            )
-        if plan is not None:
-            self._check_no_gradients_over_ranks()
-        sources = self._exchange.enter(batch.ranks, plan)
-        places = [key._replace(locations=np.arange(len(key.locations), dtype=np.uint64)) for key in keys]
-        trained = [plan is not None and bool(layout.trained.any()) for layout in self.layout.groups]
-        triples = zip(places, self.layout.groups, trained, strict=True)
-        rows = [RowGradients(k, leaf_of(len(k.locations), layout.dim, trained=t)) for k, layout, t in triples]
-        return rows, sources
-
     def _apply_over_ranks(self, exchange: RankExchange) -> None:
         """Every rank takes part, with or without gradients of its own, once a batch that went forward."""
         last = self._last
@@ -579,25 +551,11 @@ class EmbeddingStage(torch.nn.Module):
         rules = self._optimizer.rules()
         if self.check_finite:
             check_finite_gradients(self._pending.kept(), last, self.schema)
-        grads = self._row_gradients(last, self._pending.take())
+        grads = whole_gradients(last, self._pending.take())
         self._last = None
         self._optimizer.num_steps += 1
         exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
         self._times.end_step()
-
-    @staticmethod
-    def _row_gradients(last: Forward, pending: Sequence[RowGradients | None]) -> list[F32 | None]:
-        """Gradients float32 [U, dim] of all unique rows of a batch, or None, of each layout."""
-        grads: list[F32 | None] = []
-        for rows, forward in zip(pending, last.rows, strict=True):
-            given = None if rows is None else rows.leaf.grad
-            grad = None if given is None else given.contiguous().numpy()
-            if rows is not None and grad is not None and len(grad) < len(forward.leaf):
-                whole = np.zeros((len(forward.leaf), grad.shape[1]), np.float32)
-                whole[rows.keys.locations.astype(np.int64)] = grad
-                grad = whole
-            grads.append(grad)
-        return grads
 
     def _settle(self) -> None:
         """Over ranks: make the updates that were put off until the step to come."""

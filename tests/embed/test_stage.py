@@ -493,8 +493,12 @@ class TestOrderOfPlans:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        "options", [{"mode": "gpu"}, {"capacity": 0}, {"capacity": [-1]}, {"lr": -1.0}, {"eps": 0.0}, {"seed": -1}]
-    )
+        "options",
+        [
+            {"mode": "gpu"}, {"capacity": 0}, {"capacity": [-1]}, {"lr": -1.0}, {"eps": 0.0}, {"seed": -1},
+            {"wire": "fp8"},
+        ],
+    )  # fmt: skip
     def test_values_of_options(self, options):
         with pytest.raises(ValueError, match=f"{next(iter(options))}="):
             EmbeddingStage(ONE, **options)
