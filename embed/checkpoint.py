@@ -35,6 +35,7 @@ from headrace.embed.plain_data import decode, encode
 from headrace.embed.restore_checks import check_dense_state, check_model, check_optimizer, check_schema
 from headrace.embed.rows_file import read_rows, write_rows
 from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, write_folder
+from headrace.embed.saved_parts import agree_to_save, check_part, part_of
 from headrace.embed.stage import EmbeddingStage
 from headrace.embed.stage_parts import check_flag
 from headrace.formats.schema import Schema, SchemaError
@@ -74,11 +75,15 @@ def save_run(
     caller's. TypeError or ValueError for a state that is not plain data, another `step`, or an index that is not the
     stage's (another object, or with fewer rows than the stage has written), and RuntimeError while gradients wait for a
     step (they would be lost; those that are not finite are not missed), before anything is written.
+
+    Over ranks all call it, after the same step, each with a `path` of its own, for the rows that it owns:
+    RankMismatchError and ValueError otherwise.
     """
     number = check_integer("step", step, least=0)
     stage.check_nothing_waits("save_run")
     stage.check_index(index, "the index given to save_run")
     _check_index(index, stage)
+    agree_to_save(stage, Path(path), number)
     arrays: dict[str, list[Array]] = {name: [] for name in sorted(set(_PARTS.values()))}
     values = {
         "loader_state": loader_state,
@@ -89,6 +94,7 @@ def save_run(
     meta = {
         "version": VERSION,
         "step": number,
+        "part": part_of(stage),
         "schema": stage.schema.to_dict(),
         "stage": _hyper_parameters(stage),
         **{part: encode(values[part], arrays[file], part) for part, file in _PARTS.items()},
@@ -116,6 +122,7 @@ class SavedRun:
     extra: dict[str, Any]
     schema: Schema = field(repr=False)
     stage_options: dict[str, Any] = field(repr=False)
+    part: list[int] | None
     dense: dict[str, torch.Tensor] = field(repr=False)
     dense_optimizer: dict[str, Any] | None = field(repr=False)
     fingerprint: str = field(repr=False)
@@ -147,6 +154,7 @@ class SavedRun:
         or if a newer checkpoint has taken the place of this one since :func:`load_run`. What the index refuses is
         raised with the rest as it was.
         """
+        check_part(self.part, stage, self.path, self.step)
         self._check_stage(stage, training=check_flag("training", training))
         self._check_dense(stage, model, optimizer, training=training)
         with self._unless_replaced():
@@ -264,6 +272,9 @@ def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
         check_lr(meta["stage"]["lr"])
         number = check_integer("step", meta["step"], least=0)
         description = meta["schema"]
+        part = None if "part" not in meta else [check_integer("part", value, least=0) for value in meta["part"]]
+        if part is not None and (len(part) != 2 or part[0] >= part[1]):
+            raise ValueError(f"part={part!r} is no rank and number of ranks")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{folder}: its description is not one of this release: {error!r}") from error
     check_dense_state(parts["dense"], parts["dense_optimizer"], str(folder))
@@ -276,6 +287,7 @@ def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
         step=number,
         schema=schema,
         stage_options=meta["stage"],
+        part=part,
         fingerprint=fingerprint(folder),
         **parts,
     )

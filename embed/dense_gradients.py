@@ -19,6 +19,11 @@ def average_gradients(communicator: Communicator, parameters: Iterable[Tensor], 
     batch has no rows (their gradients, which may be None or NaN, do not count). With ranks of equal size it is what
     DistributedDataParallel does, which cannot weigh ranks of different sizes.
     """
+    if batch.ranks is None and communicator.world_size > 1:
+        raise ValueError(
+            "average_gradients() over ranks of a batch of one process: give DataLoader and EmbeddingStage the "
+            "communicator, too"
+        )
     wanted = [p for p in parameters if p.requires_grad]
     if batch.ranks is None or communicator.world_size == 1 or not wanted:
         return

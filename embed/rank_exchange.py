@@ -229,6 +229,10 @@ class RankExchange:
         """Forget what :meth:`hold` has gathered."""
         self._held = None
 
+    @property
+    def communicator(self) -> Communicator:
+        return self._communicator
+
     def norm_channel(self, step: RankStep) -> Channel:
         """Between all ranks, in the order of their steps."""
         return self._communicator.channel("hot", step.run)

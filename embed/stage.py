@@ -171,8 +171,9 @@ class EmbeddingStage(torch.nn.Module):
         """Also makes sure that the stages of all ranks are alike, since each rank updates rows of all."""
         if not isinstance(self._kernels, NativeKernels):
             raise ValueError("over ranks the stage works on the host, with its native kernels")
-        agree(communicator.channel("control"), facts_of(self, mode=mode, wire=wire))
         check_every = check_integer("check_replicas_every", every, least=0)
+        facts = facts_of(self, mode=mode, wire=wire, check_replicas_every=check_every)
+        agree(communicator.channel("control"), facts, "its EmbeddingStage (all ranks make one)")
         return RankExchange(
             communicator,
             self.stores,
@@ -207,6 +208,11 @@ class EmbeddingStage(torch.nn.Module):
     def over_ranks(self) -> bool:
         """Whether the rows live at several ranks."""
         return self._exchange is not None
+
+    @property
+    def communicator(self) -> Communicator | None:
+        """The ranks that the rows live at; None for one process."""
+        return None if self._exchange is None else self._exchange.communicator
 
     @property
     def num_steps(self) -> int:

@@ -11,13 +11,14 @@ from headrace.indexer.exchange.errors import RankMismatchError
 _FACTS_LIMIT = 1 << 20
 
 
-def agree(channel: Channel, facts: Mapping[str, object]) -> None:
+def agree(channel: Channel, facts: Mapping[str, object], what: str) -> None:
     """RankMismatchError, on all ranks alike, unless `facts` (name -> plain value) are equal on all of them.
 
-    It names each fact that differs, and its value on each rank.
+    It names each fact that differs, and its value on each rank. `what` is what all ranks do here, for the error where
+    one does not come.
     """
     mine = {name: str(value) for name, value in facts.items()}
-    told = channel.all_gather_bytes(json.dumps(mine).encode(), "what it was started with", limit=_FACTS_LIMIT)
+    told = channel.all_gather_bytes(json.dumps(mine).encode(), what, limit=_FACTS_LIMIT)
     ranks: list[dict[str, str]] = [json.loads(data) for data in told]
     names = list(dict.fromkeys(name for rank in ranks for name in rank))
     differences = [_difference(name, [rank.get(name, "nothing") for rank in ranks]) for name in names]

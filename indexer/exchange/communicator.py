@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -30,7 +31,7 @@ PURPOSES = {
     for number, name in enumerate(
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
-            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients"),
+            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves"),
         )
     )
 }
@@ -141,7 +142,10 @@ class Communicator:
 
     def end_all(self, error: BaseException) -> None:
         """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
-        print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        lines = traceback.format_exception(error)
+        lines.append(f"rank {self.rank}: {type(error).__name__}: {error}\n")
+        sys.stderr.write("".join(lines))  # in one write: the ranks share the stream
+        sys.stderr.flush()
         self._transport.end_all()
 
     def close(self) -> None:

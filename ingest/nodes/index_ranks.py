@@ -45,6 +45,7 @@ from headrace.ingest.step_plan import FetchKeys
 from headrace.ingest.transpose import transpose_query_ids
 
 Uneven = Literal["short", "drop", "pad", "raise"]
+_START = "the start of an epoch (all ranks iterate over their loaders, and over an evaluation's, together)"
 _PURPOSES = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
 UNEVEN = ("short", "drop", "pad", "raise")
 
@@ -140,7 +141,7 @@ class IndexRanks(Node[RankRows]):
         self._reset_source(state)
         self._forget()
         self._run = run = self.communicator.new_run()
-        agree(self.communicator.channel("control"), {**self._facts, "run": run})
+        agree(self.communicator.channel("control"), {**self._facts, "run": run}, _START)
         members = self.communicator.cross_members(self.node_size) if self.node_size > 1 else None
         self._round = self._make_round("requests", "replies", run, members)
         self._node_round = None

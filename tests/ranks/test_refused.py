@@ -68,8 +68,9 @@ def test_stages(other):  # P75
 
 def test_several_differences_are_all_named():
     def work(communicator):
+        facts = {"a": communicator.rank, "b": 1, "c": communicator.rank // 2}
         with pytest.raises(RankMismatchError) as caught:
-            agree(communicator.channel("control"), {"a": communicator.rank, "b": 1, "c": communicator.rank // 2})
+            agree(communicator.channel("control"), facts, "this test")
         assert str(caught.value) == (
             "the ranks were started differently: a is 0 on rank 0, 1 on rank 1, 2 on rank 2; "
             "c is 0 on ranks 0, 1, 1 on rank 2"

@@ -1,0 +1,55 @@
+"""Checkpoints over ranks: each rank saves the rows that it owns, all at one step, into folders of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.embed.run_folder import CheckpointError
+from headrace.formats.writer_tag import host_tag
+from headrace.indexer.exchange.agreement import agree
+
+if TYPE_CHECKING:
+    from headrace.embed.stage import EmbeddingStage
+
+_PLACE_LIMIT = 1 << 16
+
+
+def part_of(stage: EmbeddingStage) -> list[int]:
+    """[rank, world size] of the ranks that the rows of `stage` are spread over; [0, 1] for one process."""
+    ranks = stage.communicator
+    return [0, 1] if ranks is None else [ranks.rank, ranks.world_size]
+
+
+def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
+    """On all ranks: RankMismatchError unless all save as of the same step, ValueError where two save to one folder."""
+    ranks = stage.communicator
+    if ranks is None or ranks.world_size == 1:
+        return
+    channel, what = ranks.channel("saves"), f"save_run as of step {step}"
+    agree(channel, {"step of save_run": step}, what)
+    place = json.dumps([host_tag(), os.path.realpath(path)]).encode()
+    places = channel.all_gather_bytes(place, what, limit=_PLACE_LIMIT)
+    same = [rank for rank, other in enumerate(places) if other == place]
+    if len(same) > 1:
+        raise ValueError(
+            f"ranks {', '.join(map(str, same))} save to one folder, {path}: each rank has rows of its own and needs a "
+            'folder of its own, as f"{path}/{ranks.rank}"'
+        )
+
+
+def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None:
+    """On all ranks: RankMismatchError unless all restore the same step, CheckpointError for another rank's part, or
+    one of another number of ranks. None (of a release that did not say) is taken as it is."""
+    mine = part_of(stage)
+    words = "its own" if saved in (None, mine) else f"that of rank {saved[0]} of {saved[1]}"
+    ranks = stage.communicator
+    if ranks is not None and ranks.world_size > 1:
+        agree(ranks.channel("saves"), {"step restored": step, "part restored": words}, "its call of restore")
+    if saved not in (None, mine):
+        raise CheckpointError(
+            f"{path} holds the rows of rank {saved[0]} of {saved[1]}, and this is rank {mine[0]} of {mine[1]}: resume "
+            f"with {saved[1]}, each from what it saved"
+        )
