@@ -37,7 +37,13 @@ def run(command):
     return time.monotonic() - began
 
 def done_so_far():
-    return {(path, os.stat(path).st_mtime_ns) for path in glob.glob(work["begun"])}
+    found = set()
+    for path in glob.glob(work["begun"]):
+        try:
+            found.add((path, os.stat(path).st_mtime_ns))
+        except FileNotFoundError:  # replaced or removed since it was listed, as at the end of the work
+            pass
+    return found
 
 def wait_for(child, steps, longest_s):
     "Wait until that many steps are done and a random time more has passed; the exit status if the child ends first."
