@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.embed.run_folder import CheckpointError
-from headrace.formats.writer_tag import host_tag
 from headrace.indexer.exchange.agreement import agree
 
 if TYPE_CHECKING:
@@ -24,13 +22,14 @@ def part_of(stage: EmbeddingStage) -> list[int]:
 
 
 def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
-    """On all ranks: RankMismatchError unless all save as of the same step, ValueError where two save to one folder."""
+    """On all ranks: RankMismatchError unless all save as of the same step, ValueError where two save to one path."""
     ranks = stage.communicator
     if ranks is None or ranks.world_size == 1:
         return
     channel, what = ranks.channel("saves"), f"save_run as of step {step}"
     agree(channel, {"step of save_run": step}, what)
-    place = json.dumps([host_tag(), os.path.realpath(path)]).encode()
+    # Of nodes, too: the same path may be one folder of a file system that they share, and no node can tell.
+    place = os.fsencode(os.path.realpath(path))
     places = channel.all_gather_bytes(place, what, limit=_PLACE_LIMIT)
     same = [rank for rank, other in enumerate(places) if other == place]
     if len(same) > 1:

@@ -23,7 +23,7 @@ _PROCESS = secrets.token_hex(4)
 
 def writer_tag() -> str:
     """A new tag of this process; no two are equal."""
-    return f"{host_tag()}-{os.getpid()}-{_PROCESS}-{secrets.token_hex(4)}"
+    return f"{_host()}-{os.getpid()}-{_PROCESS}-{secrets.token_hex(4)}"
 
 
 def is_abandoned(tag: str) -> bool:
@@ -31,7 +31,7 @@ def is_abandoned(tag: str) -> bool:
     if re.fullmatch(TAG, tag) is None:
         return False
     host, pid_text, process, _ = tag.split("-")
-    if host != host_tag() or len(pid_text) > 18:
+    if host != _host() or len(pid_text) > 18:
         return False
     pid = int(pid_text)
     if pid == os.getpid():
@@ -56,7 +56,7 @@ def _is_defunct(pid: int) -> bool:
         return False
 
 
-def host_tag() -> str:
+def _host() -> str:
     """Where a process id means one process."""
     namespace = ""
     with contextlib.suppress(OSError):

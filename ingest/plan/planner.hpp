@@ -199,7 +199,7 @@ class WindowPlanner {
         for (size_t i = begin; i < end; ++i) homes[i - begin] = cells_.prefetch_line(locations[i]);
     }
 
-    // The places of the groups, for now where the cells will be.
+    // The places of the groups; they stand where the cells will be written afterwards.
     void find_places(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
         const size_t count = std::min(LOT, batch.count - begin);
         const uint64_t* const wanted = locations + begin;
