@@ -26,8 +26,8 @@ def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
     ranks = stage.communicator
     if ranks is None or ranks.world_size == 1:
         return
-    channel, what = ranks.channel("saves"), f"save_run as of step {step}"
-    agree(channel, {"step of save_run": step}, what)
+    channel, what = ranks.channel("saves"), "save_run"
+    agree(channel, {"step": step}, what, wrong="save_run is called differently on the ranks")
     # Of nodes, too: the same path may be one folder of a file system that they share, and no node can tell.
     place = os.fsencode(os.path.realpath(path))
     places = channel.all_gather_bytes(place, what, limit=_PLACE_LIMIT)
@@ -46,7 +46,8 @@ def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None
     words = "its own" if saved in (None, mine) else f"that of rank {saved[0]} of {saved[1]}"
     ranks = stage.communicator
     if ranks is not None and ranks.world_size > 1:
-        agree(ranks.channel("saves"), {"step restored": step, "part restored": words}, "its call of restore")
+        facts = {"step": step, "part": words}
+        agree(ranks.channel("saves"), facts, "restore of a saved run", wrong="the ranks restore what does not fit")
     if saved not in (None, mine):
         raise CheckpointError(
             f"{path} holds the rows of rank {saved[0]} of {saved[1]}, and this is rank {mine[0]} of {mine[1]}: resume "
