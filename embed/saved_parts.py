@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from headrace.embed.dense_start import compare, not_compared
 from headrace.embed.run_folder import CheckpointError
 from headrace.indexer.exchange.agreement import agree
 
@@ -21,8 +24,9 @@ def part_of(stage: EmbeddingStage) -> list[int]:
     return [0, 1] if ranks is None else [ranks.rank, ranks.world_size]
 
 
-def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
-    """On all ranks: RankMismatchError unless all save as of the same step, ValueError where two save to one path."""
+def agree_to_save(stage: EmbeddingStage, path: Path, model: torch.nn.Module, step: int) -> None:
+    """On all ranks: RankMismatchError unless all save as of the same step, and models that began alike; ValueError
+    where two save to one path."""
     ranks = stage.communicator
     if ranks is None or ranks.world_size == 1:
         return
@@ -37,6 +41,8 @@ def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
             f"ranks {', '.join(map(str, same))} save to one folder, {path}: each rank has rows of its own and needs a "
             'folder of its own, as f"{path}/{ranks.rank}"'
         )
+    parameters = list(model.parameters())
+    compare(ranks, channel, parameters, not_compared(ranks, parameters), what)
 
 
 def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None:

@@ -66,6 +66,14 @@ def agree(channel: Channel, facts: Mapping[str, object], what: str, *, wrong: st
         raise RankMismatchError(f"{wrong}: " + "; ".join(found))
 
 
+def refuse_differences(ranks: Sequence[Mapping[str, object]], wrong: str) -> None:
+    """RankMismatchError that begins with `wrong`, unless the facts of each rank, which all ranks know, are equal."""
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    found = [text for name in names for text in _differences(name, [_told(rank.get(name)) for rank in ranks])]
+    if found:
+        raise RankMismatchError(f"{wrong}: " + "; ".join(found))
+
+
 def _told(value: object) -> object:
     """What JSON carries: the digest of a detail, the words of a value."""
     if isinstance(value, Detail):

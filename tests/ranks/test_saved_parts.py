@@ -28,6 +28,8 @@ class Run:
         self.loader = headrace.DataLoader(data, 4, schema=schema, communicator=communicator, window=3, timeout=60)
         self.stage = headrace.EmbeddingStage(schema, lr=0.1, num_threads=1, communicator=communicator)
         self.model = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(self.model.weight, 0.5)
+        torch.nn.init.zeros_(self.model.bias)
 
     def train(self, steps=None):
         for number, batch in enumerate(self.loader, start=1):
