@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.indexer.exchange.errors import RankLostError, RankTimeoutError
+from headrace.indexer.exchange.errors import (
+    ExchangeClosedError,
+    RankLeftError,
+    RankLostError,
+    RankMismatchError,
+    RankTimeoutError,
+)
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
+from headrace.indexer.exchange.watch import Watch
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
@@ -64,12 +72,15 @@ class Channel:
         timeout_s: float,
         traffic: Traffic,
         chunk_bytes: int | None,
+        watch: Watch | None = None,
+        ahead: bool = False,
     ) -> None:
         self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
         self._members = tuple(members)
         self.traffic = traffic
         self._lane = lane
         self._chunk_bytes = chunk_bytes
+        self._watch, self._ahead = watch, ahead
         self._closed = threading.Event()
 
     def post(
@@ -154,12 +165,39 @@ class Channel:
     def _wait(self, waiting: Waiting, what: str) -> None:
         if not waiting:
             return
+        here, watch = self._members[self.rank], self._watch
+        if watch is None:
+            with self._lost(here, what):
+                late = self._lane.wait(waiting, self.timeout_s)
+            if late:
+                raise RankTimeoutError(here, late, self.timeout_s, what)
+            return
+        with watch.activity.waits(what, ahead=self._ahead) as mine:
+            with self._lost(here, what):
+                late, left = watch.wait(self._lane, waiting, self.timeout_s, mine)
+            if left:
+                raise RankLeftError(here, watch.farewell(late), what)
+            if late:
+                others = f" ({watch.activity.last}){watch.words(late, mine.since)}"
+                raise RankTimeoutError(here, late, self.timeout_s, what, others)
+
+    @contextmanager
+    def _lost(self, here: int, what: str) -> Iterator[None]:
+        """What a backend raises while this rank waits, in the words of :mod:`headrace.indexer.exchange.errors`."""
         try:
-            late = self._lane.wait(waiting, self.timeout_s)
+            yield
         except RankLostError as error:
-            raise RankLostError(self._members[self.rank], error.ranks, what, str(error).rpartition(": ")[2]) from None
-        if late:
-            raise RankTimeoutError(self._members[self.rank], late, self.timeout_s, what)
+            said = {} if self._watch is None else self._watch.farewell(error.ranks)
+            if said:
+                raise RankLeftError(here, said, what) from error
+            raise RankLostError(here, error.ranks, what, str(error).rpartition(": ")[2]) from None
+        except ExchangeClosedError:
+            raise
+        except RuntimeError as error:
+            raise RankMismatchError(
+                f"rank {here} got another message than {what}: the ranks do not make the same calls for the same "
+                f"batches ({str(error).strip().splitlines()[-1]})"
+            ) from error
 
 
 def check_size(size: int, limit: int, sender: int) -> int:
