@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.indexer.exchange.activity import NOWHERE, Begun, Numbers, Place
 from headrace.indexer.exchange.errors import (
     ExchangeClosedError,
     RankLeftError,
     RankLostError,
     RankMismatchError,
+    RankStandstillError,
     RankTimeoutError,
 )
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
@@ -46,13 +48,13 @@ class Traffic:
 class Posted:
     """Messages under way. Their arrays must stay as they are until `wait`; an array to fill is whole after it."""
 
-    def __init__(self, channel: Channel, waiting: Waiting, what: str) -> None:
-        self._channel, self._waiting, self._what = channel, waiting, what
+    def __init__(self, channel: Channel, waiting: Waiting, what: str, numbers: dict[int, Numbers]) -> None:
+        self._channel, self._waiting, self._what, self._numbers = channel, waiting, what, numbers
 
     def wait(self) -> None:
         """RankTimeoutError or RankLostError, which name the ranks. Again: nothing."""
         waiting, self._waiting = self._waiting, ()
-        self._channel._wait(waiting, self._what)
+        self._channel._wait(waiting, self._what, self._numbers)
 
 
 class Channel:
@@ -73,6 +75,7 @@ class Channel:
         traffic: Traffic,
         chunk_bytes: int | None,
         watch: Watch | None = None,
+        place: Place = NOWHERE,
         ahead: bool = False,
     ) -> None:
         self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
@@ -80,7 +83,8 @@ class Channel:
         self.traffic = traffic
         self._lane = lane
         self._chunk_bytes = chunk_bytes
-        self._watch, self._ahead = watch, ahead
+        self._watch, self._place, self._ahead = watch, place, ahead
+        self._begun = Begun() if watch is None else watch.activity.begun_at(place)
         self._closed = threading.Event()
 
     def post(
@@ -98,13 +102,16 @@ class Channel:
             if sender in receives and receives[sender].size:
                 data, peer = _bytes_of(receives[sender]), self._members[sender]
                 self.traffic.received[peer] += len(data)
+                self._begun.received[peer] += 1
                 waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
         for to, _ in order:
             if to in sends and sends[to].size:
                 data, peer = _bytes_of(sends[to]), self._members[to]
                 self.traffic.sent[peer] += len(data)
+                self._begun.sent[peer] += 1
                 waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
-        return Posted(self, waiting, what)
+        numbers = {peer: self._begun.numbers(peer) for peer, _ in waiting} if self._watch is not None else {}
+        return Posted(self, waiting, what, numbers)
 
     def swap(self, sent: Array, to: int, received: Array, sender: int, what: str = "a message") -> None:
         """Send one array and fill another."""
@@ -162,7 +169,7 @@ class Channel:
             return [data]
         return [data[start : start + size] for start in range(0, len(data), size)]
 
-    def _wait(self, waiting: Waiting, what: str) -> None:
+    def _wait(self, waiting: Waiting, what: str, numbers: dict[int, Numbers]) -> None:
         if not waiting:
             return
         here, watch = self._members[self.rank], self._watch
@@ -172,14 +179,17 @@ class Channel:
             if late:
                 raise RankTimeoutError(here, late, self.timeout_s, what)
             return
-        with watch.activity.waits(what, ahead=self._ahead) as mine:
+        with watch.activity.waits(what, self._place, numbers, ahead=self._ahead) as mine:
             with self._lost(here, what):
-                late, left = watch.wait(self._lane, waiting, self.timeout_s, mine)
-            if left:
+                late, why = watch.wait(self._lane, waiting, self.timeout_s, mine)
+            if not late:
+                return
+            if why == "left":
                 raise RankLeftError(here, watch.farewell(late), what)
-            if late:
-                others = f" ({watch.activity.last}){watch.words(late, mine.since)}"
-                raise RankTimeoutError(here, late, self.timeout_s, what, others)
+            others = f" ({watch.activity.last}){watch.words(late, mine.since)}"
+            if why == "standstill":
+                raise RankStandstillError(here, late, what, others)
+            raise RankTimeoutError(here, late, self.timeout_s, what, others)
 
     @contextmanager
     def _lost(self, here: int, what: str) -> Iterator[None]:

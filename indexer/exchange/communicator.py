@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from headrace.indexer.checks import check_integer
-from headrace.indexer.exchange.activity import Activity
+from headrace.indexer.exchange.activity import Activity, Place
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel, Traffic
 from headrace.indexer.exchange.errors import ExchangeClosedError
@@ -115,6 +115,7 @@ class Communicator:
                     traffic=self._traffic.setdefault(purpose, Traffic(self.world_size)),
                     chunk_bytes=self.chunk_bytes,
                     watch=self._watch,
+                    place=Place(purpose, run),
                     ahead=purpose in _AHEAD,
                 )
             return self._channels[purpose, run]

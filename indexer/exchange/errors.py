@@ -25,6 +25,18 @@ class RankTimeoutError(TimeoutError):
         super().__init__(f"rank {here} waited {timeout_s:g} s for {what} of {rank_names(self.ranks)}{others}")
 
 
+class RankStandstillError(RankTimeoutError):
+    """Ranks that wait for this one, for something else than it waits for of them: `ranks`."""
+
+    def __init__(self, here: int, ranks: Iterable[int], what: str, others: str) -> None:
+        self.ranks = tuple(sorted(set(ranks)))
+        TimeoutError.__init__(
+            self,
+            f"rank {here} waits for {what} of {rank_names(self.ranks)}{others}: neither can go on; all ranks make the "
+            "same calls, in the same order",
+        )
+
+
 class RankLostError(ConnectionError):
     """Ranks whose connection broke: `ranks`."""
 

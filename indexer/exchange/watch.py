@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from headrace.indexer.exchange.activity import Activity, Wait
+from headrace.indexer.exchange.activity import Activity, Numbers, Place, Wait
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
 
@@ -43,6 +44,9 @@ _HEAR_S = 1.5
 _SEND_S = 1.0
 
 
+Outcome = Literal["done", "timeout", "left", "standstill"]
+
+
 class Watch:
     """The watch of one rank over the others; see the module. `close` once."""
 
@@ -52,6 +56,7 @@ class Watch:
         self._heard = threading.Condition()  # of what follows
         self._said: dict[int, tuple[str, float]] = {}
         self._left: dict[int, tuple[str, float]] = {}
+        self._answers: dict[int, Any] = {}
         self._gone = threading.Event()  # this rank itself
         self._sending = threading.Lock()
         self._sent: list[tuple[int, Any]] = []
@@ -60,10 +65,11 @@ class Watch:
         self._thread.start()
         atexit.register(self._leave_at_exit)
 
-    def wait(self, lane: Lane, waiting: Waiting, timeout_s: float, mine: Wait) -> tuple[list[int], bool]:
-        """(peers that have not come, whether they are those that have left): none when all requests are done.
+    def wait(self, lane: Lane, waiting: Waiting, timeout_s: float, mine: Wait) -> tuple[list[int], Outcome]:
+        """(peers that have not come, and why the wait is over): none when all requests are done.
 
-        It ends after `timeout_s`, or soon after a rank that is waited for has left.
+        It ends after `timeout_s`; soon after a rank that is waited for has left; and when one of them is known to wait
+        for this rank, which waits here.
         """
         begin = asked = progress = time.monotonic()
         deadline, before = begin + timeout_s, len(waiting) + 1
@@ -76,18 +82,41 @@ class Watch:
             left = [peer for peer in mine.ranks if peer in self._left]
             since = max([progress, *(self._left[peer][1] for peer in left)])
             if left and now - since >= min(LEFT_GRACE_S, timeout_s):
-                return left, True
+                return left, "left"
+            if stuck := [peer for peer in mine.ranks if self._is_stuck_with(peer, mine)]:
+                return stuck, "standstill"
             if now >= deadline:
-                return list(mine.ranks), False
+                return list(mine.ranks), "timeout"
             if asked == begin or now - asked >= min(ASK_EVERY_S, timeout_s / 4):
                 asked = now
-                self.ask(mine.ranks)
+                self.ask(mine.ranks, mine)
             limit_s = max(0.0, min(0.25, deadline - now))
-        return [], False
+        return [], "done"
 
-    def ask(self, ranks: Sequence[int]) -> None:
-        """Ask ranks what they are doing."""
-        self._send(_ASK, "", [rank for rank in ranks if rank not in self._left][:_MOST_ASKED])
+    def ask(self, ranks: Sequence[int], mine: Wait | None = None) -> None:
+        """Ask ranks what they are doing, and whether they have begun what this wait of the loop is for."""
+        for rank in [rank for rank in ranks if rank not in self._left][:_MOST_ASKED]:
+            known = mine is not None and mine is self.activity.the_wait() and rank in mine.numbers
+            self._send(_ASK, [mine.serial, mine.place, mine.numbers[rank]] if known and mine else None, "", [rank])
+
+    def _is_stuck_with(self, peer: int, mine: Wait) -> bool:
+        """Whether a rank has answered to this wait that its loop waits for this rank and has not begun what this wait
+        is for, and this rank has not begun what that one waits for: each waits for the other, for ever."""
+        answer = self._answers.get(peer)
+        if answer is None or answer[0] != mine.serial or mine is not self.activity.the_wait():
+            return False
+        _, place, numbers = answer
+        return not self.activity.has_begun(Place(*place), peer, Numbers(*numbers))
+
+    def _answer(self, peer: int, asked: Any) -> Any:
+        """[serial, place, numbers] of the loop's wait for `peer`, where what it asks for was not begun; else None."""
+        wait = self.activity.the_wait()
+        if asked is None or wait is None or peer not in wait.ranks or peer not in wait.numbers:
+            return None
+        serial, place, numbers = asked
+        if self.activity.has_begun(Place(*place), peer, Numbers(*numbers)) or self.activity.the_wait() is not wait:
+            return None
+        return [serial, wait.place, wait.numbers[peer]]
 
     def words(self, ranks: Sequence[int], since: float) -> str:
         """ "; rank 1 waits for ...; rank 2 does not answer", of a few of these ranks, which are waited for `since`."""
@@ -124,7 +153,9 @@ class Watch:
         atexit.unregister(self._leave_at_exit)
         if threading.current_thread() is not self._thread:
             self._thread.join(_SEND_S)
-        self._send(_LEAVE, f"{why} ({self.activity.last})", [peer for peer in self._peers if peer not in self._left])
+        self._send(
+            _LEAVE, None, f"{why} ({self.activity.last})", [peer for peer in self._peers if peer not in self._left]
+        )
         deadline = time.monotonic() + _SEND_S
         with contextlib.suppress(RankLostError, ExchangeClosedError, RuntimeError):
             self._lane.wait(self._sent, max(0.0, deadline - time.monotonic()))
@@ -139,9 +170,9 @@ class Watch:
         buffer = np.zeros(MESSAGE_BYTES, np.uint8)
         return buffer, self._lane.receive(buffer, peer)
 
-    def _send(self, kind: int, text: str, ranks: Sequence[int]) -> None:
+    def _send(self, kind: int, facts: Any, text: str, ranks: Sequence[int]) -> None:
         message = np.zeros(MESSAGE_BYTES, np.uint8)
-        data = text.encode()[: MESSAGE_BYTES - 1]
+        data = f"{json.dumps(facts)}\n{text}".encode()[: MESSAGE_BYTES - 1]
         message[0] = kind
         message[1 : 1 + len(data)] = np.frombuffer(data, np.uint8)
         with self._sending, contextlib.suppress(ExchangeClosedError):
@@ -157,7 +188,7 @@ class Watch:
                         self._hear(peer, buffer)
                 with self._sending:
                     self._sent = [one for one in self._sent if not self._came(*one)]
-            except ExchangeClosedError:
+            except RuntimeError:  # this rank closes, or the backend has failed: who waits is told
                 return
 
     def _came(self, peer: int, request: Any) -> bool:
@@ -173,7 +204,9 @@ class Watch:
     def _hear(self, peer: int, buffer: U8) -> None:
         if peer not in self._expected:  # lost
             return
-        kind, text = int(buffer[0]), buffer[1:].tobytes().rstrip(b"\0").decode(errors="replace")
+        kind, message = int(buffer[0]), buffer[1:].tobytes().rstrip(b"\0").decode(errors="replace")
+        line, _, text = message.partition("\n")
+        facts = json.loads(line)
         if kind == _LEAVE:
             del self._expected[peer]
         else:
@@ -183,6 +216,8 @@ class Watch:
                 self._left[peer] = text, time.monotonic()
             elif kind == _ANSWER:
                 self._said[peer] = text, time.monotonic()
+                if facts is not None:
+                    self._answers[peer] = facts
             self._heard.notify_all()
         if kind == _ASK:
-            self._send(_ANSWER, self.activity.words(), [peer])
+            self._send(_ANSWER, self._answer(peer, facts), self.activity.words(), [peer])
