@@ -10,9 +10,8 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-
 from headrace.indexer.checks import check_integer
+from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel, Traffic
 from headrace.indexer.exchange.errors import ExchangeClosedError
 from headrace.indexer.exchange.mpi_transport import MpiTransport, launched_ranks
@@ -138,7 +137,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks have come."""
-        self.channel("control").all_gather(np.zeros(1, np.int64), "its arrival")
+        agree(self.channel("control"), {}, "its arrival")
 
     def end_all(self, error: BaseException) -> None:
         """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
