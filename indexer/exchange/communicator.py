@@ -10,11 +10,14 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy.typing as npt
+
 from headrace.indexer.checks import check_integer
 from headrace.indexer.exchange.activity import Activity, Place
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel, Traffic
 from headrace.indexer.exchange.errors import ExchangeClosedError
+from headrace.indexer.exchange.figures import gather_arrays
 from headrace.indexer.exchange.mpi_transport import MpiTransport, launched_ranks
 from headrace.indexer.exchange.transport import NoTransport, Transport
 from headrace.indexer.exchange.watch import Watch
@@ -32,7 +35,7 @@ PURPOSES = {
     for number, name in enumerate(
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
-            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves"),
+            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves", "figures"),
             *("held", "evaluated", "node_evaluated"),
         )
     )
@@ -152,6 +155,20 @@ class Communicator:
     def barrier(self) -> None:
         """Wait until all ranks have come."""
         agree(self.channel("control"), {}, "its arrival")
+
+    def all_gather(self, array: npt.ArrayLike, what: str = "its array") -> list[npt.NDArray[Any]]:
+        """The arrays of all ranks, in the order of ranks, the same on each: for metrics, also those that are no mean.
+
+        All ranks call it, in the same order, each with numbers or truths (an array, a scalar, a tensor on the host) of
+        one dtype and shape but for the first axis, which may be of any length, 0 among them. The arrays returned are
+        the caller's own. ``sum(ranks.all_gather(x))`` adds in the order of ranks: the same bits on all of them, in
+        every run, under each launcher.
+
+        `what` is named by errors, and must be one on all ranks. TypeError for what is no array of numbers, on this rank
+        alone; RankMismatchError, on all, where `what`, dtypes or shapes differ; RankTimeoutError or RankLostError for
+        ranks that did not come, by their numbers.
+        """
+        return gather_arrays(self.channel("figures"), array, what)
 
     def end_all(self, error: BaseException) -> None:
         """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
