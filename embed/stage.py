@@ -47,6 +47,7 @@ from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
+from headrace.ingest.step_plan import StepPlan
 
 _THIS_BATCH = "this batch"
 
@@ -274,6 +275,12 @@ class EmbeddingStage(torch.nn.Module):
         gradients of its forwards, and of batches before it since the last step, add up.
         """
         last = self._last
+        if last is not None and batch.plan is not None and _is_split(last.batch.plan, batch.plan):
+            raise RuntimeError(
+                f"step() of a batch of which another part went forward last: step {batch.plan.step} was split "
+                "(batch.split_hot()), and its parts have one step together. After stage(part) and backward of each of "
+                "split.parts call stage.optimizer().step(), which applies the gradients of all"
+            )
         if last is None or batch.plan is None or last.batch.plan is not batch.plan:
             raise RuntimeError(
                 "step() of a batch that was not the last training forward, or was stepped already; a step is "
@@ -593,6 +600,11 @@ class EmbeddingStage(torch.nn.Module):
                 if rows is not None and grad is not None:
                     self._residency.update(g, rows.keys, rows.slots, grad, rule)
         self._times.end_step()
+
+
+def _is_split(last: StepPlan | None, plan: StepPlan) -> bool:
+    """Whether both are of one step, and of other rows of its batch."""
+    return last is not None and last is not plan and (last.run, last.step) == (plan.run, plan.step)
 
 
 def _is_same(last: Batch, batch: Batch) -> bool:

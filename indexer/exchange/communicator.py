@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from headrace.indexer.checks import check_integer
+from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel, Traffic
 from headrace.indexer.exchange.errors import ExchangeClosedError
 from headrace.indexer.exchange.figures import gather_arrays
@@ -140,7 +140,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks have come."""
-        self.channel("control").all_gather(np.zeros(1, np.int64), "its arrival")
+        agree(self.channel("control"), {}, "its arrival")
 
     def all_gather(self, array: npt.ArrayLike, what: str = "its array") -> list[npt.NDArray[Any]]:
         """The arrays of all ranks, in the order of ranks, the same on each: for metrics, also those that are no mean.

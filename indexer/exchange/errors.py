@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
-def _names(ranks: tuple[int, ...]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+def rank_names(ranks: Sequence[int]) -> str:
+    """ "rank 1", "ranks 0, 2", "ranks 0, 2-9": of ascending numbers."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs]
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(words)
 
 
 class RankTimeoutError(TimeoutError):
@@ -14,7 +22,7 @@ class RankTimeoutError(TimeoutError):
 
     def __init__(self, here: int, ranks: Iterable[int], timeout_s: float, what: str) -> None:
         self.ranks = tuple(sorted(set(ranks)))
-        super().__init__(f"rank {here} waited {timeout_s:g} s for {what} of {_names(self.ranks)}")
+        super().__init__(f"rank {here} waited {timeout_s:g} s for {what} of {rank_names(self.ranks)}")
 
 
 class RankLostError(ConnectionError):
@@ -22,7 +30,7 @@ class RankLostError(ConnectionError):
 
     def __init__(self, here: int, ranks: Iterable[int], what: str, reason: str) -> None:
         self.ranks = tuple(sorted(set(ranks)))
-        super().__init__(f"rank {here} lost {_names(self.ranks)} while waiting for {what}: {reason}")
+        super().__init__(f"rank {here} lost {rank_names(self.ranks)} while waiting for {what}: {reason}")
 
 
 class RankFailedError(RuntimeError):
