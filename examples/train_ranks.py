@@ -49,7 +49,7 @@ class Trainer:
             self.options.batch_size // self.ranks.world_size,
             schema=self.schema,
             num_workers=self.options.num_workers,
-            node_size=self.options.node_size,
+            node_size=min(self.options.node_size, self.ranks.world_size),
             timeout=self.options.timeout,
             communicator=self.ranks,
             **options,

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import MESSAGE_LIMIT, Array, Channel, check_size
-from headrace.indexer.exchange.errors import RankMismatchError
 
 _KINDS = "biuf"  # truths and numbers
 
@@ -18,11 +17,8 @@ def gather_arrays(channel: Channel, array: npt.ArrayLike, what: str) -> list[Arr
     """See :meth:`headrace.indexer.exchange.communicator.Communicator.all_gather`."""
     mine = _checked(array, what)
     row = mine.shape[1:]  # of a scalar, too: it is one row, and none of an array
-    shape = f"({', '.join(['any', *map(str, row)])})" if mine.ndim else "that of a scalar"
-    try:
-        agree(channel, {"what is gathered": what, "its dtype": mine.dtype, "its shape": shape}, what)
-    except RankMismatchError as error:
-        raise RankMismatchError(f"all_gather of different arrays ({what}): {str(error).partition(': ')[2]}") from None
+    shape = f"({', '.join(['any', *map(str, row)])})" if mine.ndim else "a scalar's"
+    agree(channel, {"dtype": mine.dtype, "shape": shape}, what, wrong=f"all_gather of different arrays ({what})")
     lengths = channel.all_gather(np.array([len(mine) if mine.ndim else 1], np.int64), what)[:, 0].tolist()
     row_bytes = int(np.prod(row, dtype=object)) * mine.dtype.itemsize
     for rank, length in enumerate(lengths):

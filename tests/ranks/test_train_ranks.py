@@ -10,9 +10,9 @@ import pytest
 
 import headrace
 from headrace.embed.run_folder import CheckpointError
-from tests.support.launch import mpirun, python, torchrun
+from tests.support.launch import mpirun, torchrun
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1000)]
+pytestmark = pytest.mark.timeout(1000)
 
 ROWS, EVAL_ROWS, BATCH = 1530, 350, 100  # 16 steps an epoch, the last one of 30 rows
 
@@ -33,41 +33,53 @@ def program(repository):
 def report_of(done, out):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("report: ") == 1  # of all ranks one speaks
+    return read(out)
+
+
+def read(out):
     return json.loads((out / "report.json").read_text())
 
 
-FIGURES = ("loss", "auc", "logloss", "index_rows")
+def saved(out):
+    return sorted(str(path.relative_to(out / "checkpoint")) for path in (out / "checkpoint").glob("*/*"))
 
 
+def assert_same(epoch, expected):
+    """Figures after the same steps, of all ranks and of one process."""
+    assert epoch["evaluation"]["rows"] == expected["evaluation"]["rows"] == EVAL_ROWS
+    for key in ("auc", "logloss"):
+        assert epoch["evaluation"][key] == pytest.approx(expected["evaluation"][key], rel=1e-4)
+
+
+@pytest.mark.ranks
 def test_the_same_figures_under_both_launchers_and_after_a_resume(options, program, repository, tmp_path, monkeypatch):
-    one, whole, parts = (tmp_path / name for name in ("one", "whole", "parts"))
-    expected = report_of(python(program, *options, "--out", str(one)), one)
+    one, two = tmp_path / "one", tmp_path / "two"
+    run_here(repository, monkeypatch, *options, "--out", str(one))
+    expected = read(one)
     assert (expected["ranks"], expected["steps"], expected["bytes_sent"]) == (1, 32, 0)
     assert [epoch["rows"] for epoch in expected["epochs"]] == [ROWS, ROWS]
-    found = report_of(torchrun(2, program, *options, "--out", str(whole), "--save-every", "20"), whole)
-    assert (found["ranks"], found["steps"]) == (2, 32)
-    assert found["bytes_sent"] > 100_000
-    for mine, theirs in zip(found["epochs"], expected["epochs"], strict=True):
-        assert (mine["rows"], mine["evaluation"]["rows"]) == (ROWS, EVAL_ROWS)
-        for key in ("auc", "logloss"):
-            assert mine["evaluation"][key] == pytest.approx(theirs["evaluation"][key], rel=1e-4)
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-    assert found["index_rows"] == expected["index_rows"]
+    assert saved(one) == ["0/32"]
 
-    broken_off = report_of(mpirun(2, program, *options, "--out", str(parts), "--stop-at", "21"), parts)
-    assert (broken_off["steps"], broken_off["epochs"][1]["rows"]) == (21, 5 * BATCH)
-    assert sorted(path.name for path in (parts / "checkpoint").glob("*/*")) == ["21", "21"]
-    resumed = report_of(mpirun(2, program, *options, "--out", str(parts), "--resume"), parts)
-    assert [epoch["rows"] for epoch in resumed["epochs"]] == [ROWS - 5 * BATCH]
-    # Sums are in the order of ranks under each launcher, so that even another one gives the same bits.
-    assert resumed["epochs"][0]["evaluation"] == found["epochs"][1]["evaluation"]
-    assert resumed["steps"] == found["steps"]
+    found = report_of(torchrun(2, program, *options, "--out", str(two), "--save-every", "20", "--stop-at", "21"), two)
+    assert (found["ranks"], found["steps"]) == (2, 21)
+    assert [epoch["rows"] for epoch in found["epochs"]] == [ROWS, 5 * BATCH]
+    assert found["epochs"][0]["loss"] == pytest.approx(expected["epochs"][0]["loss"], rel=1e-4)
+    assert_same(found["epochs"][0], expected["epochs"][0])
+    assert found["bytes_sent"] > 100_000
+    assert saved(two) == ["0/21", "1/21"]
+
+    found = report_of(mpirun(2, program, *options, "--out", str(two), "--resume"), two)  # what the others saved
+    assert (found["ranks"], found["steps"]) == (2, 32)
+    assert [epoch["rows"] for epoch in found["epochs"]] == [ROWS - 5 * BATCH]
+    assert_same(found["epochs"][0], expected["epochs"][1])
+    assert found["index_rows"] == expected["index_rows"]
+    assert saved(two) == ["0/32", "1/32"]
 
     with pytest.raises(CheckpointError, match="holds the rows of rank 0 of 2, and this is rank 0 of 1"):
-        run_here(repository, monkeypatch, *options, "--out", str(parts), "--resume")
+        run_here(repository, monkeypatch, *options, "--out", str(two), "--resume")
     with pytest.raises(SystemExit, match="nothing left to train: step 32, which was saved, is the last one"):
         run_here(repository, monkeypatch, *options, "--out", str(one), "--resume")
-    assert sorted(path.name for path in (one / "checkpoint").glob("*/*")) == ["32"]
+    assert saved(one) == ["0/32"]
 
 
 def run_here(repository, monkeypatch, *arguments):

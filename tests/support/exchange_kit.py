@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.indexer.exchange.communicator import Communicator
-from headrace.indexer.exchange.errors import ExchangeClosedError, RankMismatchError, RankTimeoutError
+from headrace.indexer.exchange.errors import ExchangeClosedError, RankMismatchError, RankTimeoutError, rank_names
 
 
 def check_all(communicator: Communicator, *, threads: bool = True) -> None:
@@ -83,8 +83,8 @@ def check_arrays_of_all_ranks(communicator: Communicator) -> None:
     assert total.tobytes() == sum(parts[1:], start=parts[0]).tobytes()
     assert float(sum(communicator.all_gather(0.5 + rank))) == sum(0.5 + r for r in range(size))
     if size > 1:
-        others = "rank 1" if size == 2 else f"ranks {', '.join(map(str, range(1, size)))}"
-        with pytest.raises(RankMismatchError, match=f"its dtype is int64 on rank 0, float64 on {others}$"):
+        others = rank_names(range(1, size))
+        with pytest.raises(RankMismatchError, match=f"dtype differs: int64 on rank 0; float64 on {others}$"):
             communicator.all_gather(np.zeros(3, np.float64 if rank else np.int64))
 
 

@@ -30,11 +30,6 @@ def torchrun(ranks: int, *command: str, timeout: float = LIMIT_S) -> Done:
     return _run([sys.executable, *module, *command], timeout)
 
 
-def python(*command: str, timeout: float = LIMIT_S) -> Done:
-    """`python COMMAND` as the one process that it is without a launcher."""
-    return _run([sys.executable, *command], timeout)
-
-
 def _run(arguments: list[str], timeout: float) -> Done:
     folders = [entry for entry in sys.path if entry.endswith("src")] + [os.environ.get("PYTHONPATH", "")]
     root = str(Path(__file__).resolve().parents[2])
