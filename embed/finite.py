@@ -29,7 +29,7 @@ def check_finite(
     at = first_not_finite(values)
     if at is None:
         return
-    where = "" if batch is None or bags is None else _where(keys.locations[at : at + 1], batch, bags)
+    where = "" if batch is None or bags is None else use_of(keys.locations[at : at + 1], batch, bags)
     raise FloatingPointError(f"{kind} of {key_name(schema, keys, at)} is not finite{where}{hint}")
 
 
@@ -47,8 +47,10 @@ def key_name(schema: Schema, keys: RowKeys, at: int) -> str:
     return f"{raw} of table {table}"
 
 
-def _where(location: U64, batch: Batch, bags: Bags) -> str:
-    """The first use of the row at `location` [1] in the batch."""
+def use_of(location: U64, batch: Batch, bags: Bags) -> str:
+    """The first use of the row at `location` [1] in the batch; over ranks a row's place in it stands for that."""
+    if batch.ranks is not None:
+        return _first_use(int(location[0]), batch, bags)
     for group in batch.groups:
         if tuple(batch.feature_names[f] for f in group.features) != bags.layout.features:
             continue

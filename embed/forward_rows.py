@@ -83,11 +83,13 @@ def check_finite_vectors(forward: Forward, schema: Schema) -> None:
         check_finite("vector", read_vectors(forward.sources[g]), rows.keys, schema, forward.batch, bags)
 
 
-def check_finite_gradients(kept: Sequence[RowGradients | None], last: Forward | None, schema: Schema) -> None:
+def check_finite_gradients(
+    kept: Sequence[RowGradients | None], last: Forward | None, schema: Schema, *, hint: str = _HOW_TO_DROP
+) -> None:
     """FloatingPointError for the first gradient that is not finite, with its row if `last` has it, and what to do."""
     for g, rows in enumerate(kept):
         grad = None if rows is None else rows.grad
         if rows is not None and grad is not None:
             bags = None if last is None else last.bags[g]
             batch = None if last is None else last.batch
-            check_finite("gradient", grad, rows.keys, schema, batch, bags, hint=_HOW_TO_DROP)
+            check_finite("gradient", grad, rows.keys, schema, batch, bags, hint=hint)

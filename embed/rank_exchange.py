@@ -24,22 +24,25 @@ from headrace.embed._rows import RowSource, SlotRows, SlotSource
 from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U32, Bool
 from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.finite import first_not_finite, key_name
+from headrace.embed.finite_over_ranks import raise_finding
 from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.wire import Arrival, Wire, WireType
+from headrace.formats.schema import Schema
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
 from headrace.ingest.step_plan import StepPlan
 
-_OF_EVALUATION = ("evaluated", "node_evaluated")
+_OF_EVALUATION = ("evaluated", "node_evaluated", "finite_evaluated")
 """Of its own: what a rank that alone evaluates, or alone clips ("held"), sends is never taken for something else."""
 
 _PURPOSES = (
-    *("rows", "gradients", "deferred", "held", "hot", "entering", "node_rows", "node_gradients"),
+    *("rows", "gradients", "deferred", "held", "hot", "entering", "node_rows", "node_gradients", "finite"),
     *_OF_EVALUATION,
 )
 
@@ -48,7 +51,8 @@ class RankExchange:
     """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
 
     With `check_every` the replicas of hot rows are compared across ranks after every so many steps.
-    `wire` is the type in which cold rows and their gradients travel; those of R are always float32.
+    `wire` is the type in which cold rows and their gradients travel; those of R are always float32. `schema` is for
+    errors.
 
     State: the step whose early rows are under way, which is the next one if its batch comes next; any other step gets
     all its rows late.
@@ -60,6 +64,7 @@ class RankExchange:
         stores: Sequence[ChunkStore],
         residency: Residency,
         *,
+        schema: Schema,
         frozen: U32,
         threads: Threads | None,
         check_every: int = 0,
@@ -68,10 +73,11 @@ class RankExchange:
         self._communicator = communicator
         self._dims = tuple(store.dim for store in stores)
         self._residency = residency
+        self._schema = schema
         self._frozen = frozen
         self._threads = threads
         self._check_every = check_every
-        self._wire = Wire(wire)
+        self.wire = Wire(wire)
         self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
@@ -81,6 +87,8 @@ class RankExchange:
         self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
         self._ahead: tuple[RankStep, list[Arrival]] | None = None
         self._held: HeldGradients | None = None
+        self._collected: tuple[RankStep, list[OwnGradients]] | None = None
+        self._beyond_wire: str | None = None
 
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
         """The rows of step ``steps.now``, a source a layout, in the order of the batch's unique rows.
@@ -88,6 +96,7 @@ class RankExchange:
         With a plan (training) the early rows of the following step are sent on their way. All ranks enter alike.
         """
         now, ahead = steps.now, None
+        self._beyond_wire = None
         if plan is not None:
             self._begin(now)
             ahead, self._ahead = self._ahead, None
@@ -99,7 +108,7 @@ class RankExchange:
         if ahead is not None and not came_early:
             self._give_up(ahead)
         inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
-        rows, node_rows = ("rows", "node_rows") if plan is not None else _OF_EVALUATION
+        rows, node_rows = ("rows", "node_rows") if plan is not None else _OF_EVALUATION[:2]
         posted = self._send_owned(rows, now, inbox, plan, early=False)
         self._send_deferred()
         if came_early and ahead is not None:
@@ -122,7 +131,7 @@ class RankExchange:
         """Pass a step by without training on it: rows that enter R with it still do."""
         self._begin(steps.now)
         self.settle()
-        self._held = None
+        self.drop_held()
         self.hot.enter(steps.now)
 
     def _begin(self, step: RankStep) -> None:
@@ -185,10 +194,13 @@ class RankExchange:
             sends: dict[int, F32] = {}
             for rank, wanted in enumerate(group.owned.to_send(early=early)):
                 out = receives[rank] if rank == channel.rank else np.empty((len(wanted), self._dims[g]), np.float32)
-                source = self._residency.source(g, keys.take(wanted), None if slots is None else slots[wanted])
+                asked = keys.take(wanted)
+                source = self._residency.source(g, asked, None if slots is None else slots[wanted])
                 source.read(out, self._threads)
                 sends[rank] = out
-            posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step}"))
+                if rank != channel.rank:
+                    self._note_beyond_wire("vector", out, asked)
+            posted.append(self.wire.post(channel, sends, receives, f"the rows of step {step.step}"))
         return posted
 
     def _hand_on(self, purpose: str, step: RankStep, inner: Sequence[RankGroup], collected: Sequence[F32]) -> list[F32]:
@@ -202,7 +214,9 @@ class RankExchange:
             for place, wanted in enumerate(group.owned.asked_of_rank):
                 sends[place] = receives[place] if place == channel.rank else np.empty((len(wanted), dim), np.float32)
                 SlotRows.gather(box, own.slots[wanted], sends[place], self._threads)
-            posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step} in this node"))
+                if place != channel.rank and self.wire.is_narrow:
+                    self._note_beyond_wire("vector", sends[place], owned_keys(group.owned).take(wanted))
+            posted.append(self.wire.post(channel, sends, receives, f"the rows of step {step.step} in this node"))
             inbox.append(mine)
         for one in posted:
             one.wait()
@@ -213,7 +227,8 @@ class RankExchange:
         rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks.
 
         Rows that no rank uses at the following step are updated by these rules during it, see :meth:`settle`.
-        What :meth:`hold` has gathered of this step is applied instead of `grads`, all of it at once.
+        What :meth:`hold` has gathered of this step is applied instead of `grads`, all of it at once, and what
+        :meth:`collect` has.
         """
         step, following = steps.now, steps.following
         held, self._held = self._held, None
@@ -231,10 +246,12 @@ class RankExchange:
             self.hot.check(step)
         self._communicator.activity.did(f"stage.step of step {step.step}")
 
-    def hold(self, steps: RankSteps, grads: Sequence[F32 | None]) -> HeldGradients:
-        """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike."""
-        if self._held is None or self._held.step is not steps.now:
+    def hold(self, steps: RankSteps, grads: Sequence[F32 | None], *, alike: bool = False) -> HeldGradients:
+        """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike.
+        `alike` as for :meth:`collect`."""
+        if not self.holds(steps.now):
             step = steps.now
+            self.collect(step, grads, "held", alike=alike)
             coming, hot = self._post_all("held", step, grads, None, ())
             cold = [one.total(self._threads) for one in coming]
             trained = [
@@ -242,15 +259,99 @@ class RankExchange:
                 for group, (rows, _) in zip(step.owning, cold, strict=True)
             ]
             self._held = HeldGradients(step, cold, trained, hot, self.hot.own_trained(step))
+        assert self._held is not None
         return self._held
 
+    def holds(self, step: RankStep) -> bool:
+        """Whether :meth:`hold` has gathered the gradients of `step`."""
+        return self._held is not None and self._held.step is step
+
     def drop_held(self) -> None:
-        """Forget what :meth:`hold` has gathered."""
-        self._held = None
+        """Forget what :meth:`hold` and :meth:`collect` have gathered."""
+        self._held, self._collected = None, None
+
+    def collect(
+        self, step: RankStep, grads: Sequence[F32 | None], purpose: str = "gradients", *, alike: bool = False
+    ) -> None:
+        """Add up the gradients of this node that it sends to others; of one level there is nothing to do. For
+        :meth:`apply` and :meth:`hold`, which do it too where it was not done.
+
+        FloatingPointError, on all ranks if they check `alike`, for a sum that the wire cannot carry, before any update.
+        """
+        own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
+        if step.inner is not None:
+            self._send_deferred()
+            channel, what = self._node_channel("node_gradients", step), f"{_gradients_of(step, purpose)} in this node"
+            coming = [
+                self._post_gradients(channel, group, mine, None, what)
+                for group, mine in zip(step.groups, own, strict=True)
+            ]
+            sums = [one.total(self._threads)[1] for one in coming]
+            own = [OwnGradients(total, dim, 1.0) for total, dim in zip(sums, self._dims, strict=True)]
+            if self.wire.is_narrow:
+                self._check_sums(step, own, alike=alike)
+        self._collected = step, own
+
+    def _check_sums(self, step: RankStep, own: Sequence[OwnGradients], *, alike: bool) -> None:
+        assert step.inner is not None
+        error = None
+        for outer, group, sums in zip(step.groups, step.inner, own, strict=True):
+            at = self._first_beyond_wire(group, sums, step.rank // step.node_size)
+            if at is not None and error is None:
+                name = key_name(self._schema, owned_keys(outer.owned), at)
+                error = self.wire.too_large(f"gradient, summed over the ranks of this node, of {name}")
+        raise_finding(self.finite_channel(step) if alike else None, error, f"{_gradients_of(step)} in this node")
+
+    def beyond_wire(self, step: RankStep, grads: Sequence[F32 | None]) -> tuple[int, int] | None:
+        """(layout, unique row of the batch) of the first gradient that goes to another rank and that the wire turns
+        into an infinity."""
+        here = step.rank if step.inner is None else step.rank % step.node_size
+        for g, (grad, dim, group) in enumerate(zip(grads, self._dims, step.groups, strict=True)):
+            at = self._first_beyond_wire(group, OwnGradients(grad, dim, step.share), here)
+            if at is not None:
+                return g, at
+        return None
+
+    def _first_beyond_wire(self, group: RankGroup, own: OwnGradients, here: int) -> int | None:
+        if own.grad is None or self.wire.first_beyond(own.grad) is None:  # a share makes them smaller
+            return None
+        parts = by_rank(group.order, group.counts)
+        sent = np.concatenate([part for rank, part in enumerate(parts) if rank != here] or [group.order[:0]])
+        at = self.wire.first_beyond(own.rows(sent, self._threads))
+        return None if at is None else int(sent[at])
+
+    def _note_beyond_wire(self, kind: str, values: F32, keys: RowKeys) -> None:
+        at = self.wire.first_beyond(values)
+        if at is not None and self._beyond_wire is None:
+            self._beyond_wire = self.wire.too_large(f"{kind} of {key_name(self._schema, keys, at)}")
+
+    def vectors_beyond_wire(self) -> str | None:
+        """Which row of those sent since the last :meth:`enter` began has become infinite on the way, in words."""
+        return self._beyond_wire
+
+    def held_not_finite(self, step: RankStep) -> str | None:
+        """Which row has a sum of :meth:`hold` that is not finite, in words: clipping by a norm that is not does it."""
+        if self._held is None or not self.holds(step):
+            return None
+        for group, (rows, cold), hot in zip(step.owning, self._held.cold, self._held.hot, strict=True):
+            found = [(owned_keys(group.owned).take(rows), cold)]
+            if group.hot is not None and hot is not None:
+                keys = group.hot.own_keys
+                own = RowKeys(group.hot.own_locations, keys.ids, keys.tables, keys.missing)
+                found.append((own, hot[group.hot.own]))
+            for names, sums in found:
+                at = first_not_finite(sums)
+                if at is not None:
+                    return f"gradient, clipped, of {key_name(self._schema, names, at)} is not finite"
+        return None
 
     @property
     def communicator(self) -> Communicator:
         return self._communicator
+
+    def finite_channel(self, step: RankStep, *, trains: bool = True) -> Channel:
+        """Between all ranks, for what they tell each other of values that are not finite."""
+        return self._communicator.channel("finite" if trains else "finite_evaluated", step.run)
 
     def norm_channel(self, step: RankStep) -> Channel:
         """Between all ranks, in the order of their steps."""
@@ -269,18 +370,13 @@ class RankExchange:
 
         What the step before has put off is applied meanwhile: it is of rows that this step does not use.
         """
-        what = _gradients_of(step) + (" for clip_grad_norm_" if purpose == "held" else "")
+        what = _gradients_of(step, purpose)
         self._send_deferred()
+        if self._collected is None or self._collected[0] is not step:
+            self.collect(step, grads, purpose)
+        assert self._collected is not None
+        (_, own), self._collected = self._collected, None
         put_off, self._deferred = self._deferred, []
-        own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
-        if step.inner is not None:
-            channel = self._node_channel("node_gradients", step)
-            coming = [
-                self._post_gradients(channel, group, mine, None, f"{what} in this node")
-                for group, mine in zip(step.groups, own, strict=True)
-            ]
-            sums = [one.total(self._threads)[1] for one in coming]
-            own = [OwnGradients(total, dim, 1.0) for total, dim in zip(sums, self._dims, strict=True)]
         now: list[Gradients] = []
         for g, (group, mine) in enumerate(zip(step.owning, own, strict=True)):
             urgent = following.urgent_before[g] if following is not None and following.urgent_before else None
@@ -323,7 +419,7 @@ class RankExchange:
         into = np.empty((int(counts.sum()), own.dim), np.float32)
         parts = by_rank(into, counts)
         parts[channel.rank][...] = sends[channel.rank]
-        arrival = self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
+        arrival = self.wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
         return Gradients(owned, None if part is None else part.owned, places, into, arrival)
 
     def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
@@ -391,8 +487,8 @@ def _chosen(chosen: Bool, counts: I64) -> tuple[I64, I64]:
     return before[:-1], np.diff(before[np.cumsum(counts)], prepend=0)
 
 
-def _gradients_of(step: RankStep) -> str:
-    return f"the gradients of step {step.step}"
+def _gradients_of(step: RankStep, purpose: str = "gradients") -> str:
+    return f"the gradients of step {step.step}" + (" for clip_grad_norm_" if purpose == "held" else "")
 
 
 def owned_keys(owned: OwnedRows) -> RowKeys:

@@ -36,7 +36,7 @@ from headrace.embed.rank_exchange import RankExchange
 from headrace.embed.row_gradients import with_gradients
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage_optimizer import StageOptimizer
-from headrace.embed.stage_over_ranks import enter_from_owners, facts_of, whole_gradients
+from headrace.embed.stage_over_ranks import check_vectors_alike, enter_from_owners, facts_of, gradients_to_send
 from headrace.embed.stage_parts import Capacity, Mode, check_device, check_flag, make_parts, make_store
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
@@ -71,13 +71,15 @@ class EmbeddingStage(torch.nn.Module):
     the gradients back. All ranks call both for every batch, also for one without rows. A rank's loss is the mean over
     its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch. With
     `check_replicas_every` rows that all ranks hold are compared after every so many steps: RuntimeError if they differ.
-    `wire` "bfloat16" or "float16" halves what travels, and is no longer exact.
+    `wire` "bfloat16" or "float16" halves what travels, and is no longer exact; a number too large for float16 is a
+    FloatingPointError of the rank that would send it.
 
     The stage has no torch parameters: its rows are in `stores`, one a group, and their optimizer is in the schema.
     ``mode="direct"`` works in the chunks; ``mode="arena"`` moves rows by the batches' plans, which must then come in
     order and without gaps (see :meth:`skip`). Both give the same parameters, bit for bit. `capacity` bounds the arena's
     rows, one number or one a group; the plans say how many are used. ``check_finite=True`` raises FloatingPointError
-    that names the table, the id and the row, before anything is updated.
+    that names the table, the id and the row, before anything is updated; over ranks on all of them alike, at the cost
+    of two small messages a step, so that all can ``skip``.
 
     `lr`, `eps`, `weight_decay` and `betas` (of Adam) hold for all tables until they are changed in
     ``optimizer().param_groups``. `initializer` is one for all tables or a mapping from table to initialiser (tables
@@ -175,12 +177,13 @@ class EmbeddingStage(torch.nn.Module):
         if not isinstance(self._kernels, NativeKernels):
             raise ValueError("over ranks the stage works on the host, with its native kernels")
         check_every = check_integer("check_replicas_every", every, least=0)
-        facts = facts_of(self, mode=mode, wire=wire, check_replicas_every=check_every)
+        facts = facts_of(self, mode=mode, wire=wire, check_finite=self.check_finite, check_replicas_every=check_every)
         agree(communicator.channel("control"), facts, "its EmbeddingStage (all ranks make one)")
         return RankExchange(
             communicator,
             self.stores,
             self._residency,
+            schema=self.schema,
             frozen=frozen,
             threads=self._threads,
             check_every=check_every,
@@ -331,10 +334,10 @@ class EmbeddingStage(torch.nn.Module):
         last = self._last
         if self._exchange is None or last is None or last.batch.ranks is None:
             raise RuntimeError("there are no gradients of a batch over ranks: call stage(batch) in training first")
-        steps = last.batch.ranks
-        return self._exchange.hold(steps, whole_gradients(last, self._pending.kept())), self._exchange.norm_channel(
-            steps.now
-        )
+        steps, kept = last.batch.ranks, self._pending.kept()
+        check = self.check_finite
+        grads = gradients_to_send(self._exchange, last, kept, self.schema, check_finite=check, to_apply=False)
+        return self._exchange.hold(steps, grads, alike=check), self._exchange.norm_channel(steps.now)
 
     def add_gradients(self, parts: Iterable[tuple[int, RowKeys, F32]]) -> None:
         """Add what the next step applies, for loops without autograd: of each part (group, rows, grads float32
@@ -560,7 +563,10 @@ class EmbeddingStage(torch.nn.Module):
                 forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
         if plan is not None:
             self._last = None
-        if self.check_finite:
+        if over_ranks and self._exchange is not None:
+            trains, check = plan is not None, self.check_finite
+            check_vectors_alike(self._exchange, forward, self.schema, trains=trains, check_finite=check)
+        elif self.check_finite:
             check_finite_vectors(forward, self.schema)
         if plan is not None:
             self._last = forward
@@ -592,9 +598,9 @@ class EmbeddingStage(torch.nn.Module):
                 "update the rows with zeros, which is a step all the same; call stage.skip(batch), on all ranks"
             )
         rules = self._optimizer.rules()
-        if self.check_finite:
-            check_finite_gradients(self._pending.kept(), last, self.schema)
-        grads = whole_gradients(last, self._pending.take())
+        kept = self._pending.kept()
+        grads = gradients_to_send(exchange, last, kept, self.schema, check_finite=self.check_finite)
+        self._pending.take()
         self._last = None
         self._optimizer.num_steps += 1
         exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)

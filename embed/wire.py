@@ -14,6 +14,9 @@ from headrace.indexer.exchange.channel import Array, Channel, Posted
 WireType = Literal["float32", "bfloat16", "float16"]
 _TYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_BEYOND_FLOAT16 = 65520.0
+"""What rounds to an infinity; the largest float16 is 65504."""
+
 
 class Wire:
     """Posts float32 arrays in the wire's type. What a rank keeps for itself is never rounded."""
@@ -27,6 +30,31 @@ class Wire:
     @property
     def bytes_per_value(self) -> int:
         return self._type.itemsize
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there are float32 numbers far from the largest that it turns into infinities."""
+        return self._type == torch.float16
+
+    @staticmethod
+    def too_large(what: str) -> str:
+        """What to say of `what` that :meth:`first_beyond` found."""
+        return (
+            f"{what} is too large for wire='float16', whose largest number is 65504, and would arrive as an infinity "
+            "(take wire='bfloat16', a smaller loss scale, or clip)"
+        )
+
+    def first_beyond(self, values: F32) -> int | None:
+        """The first of float32 [n, dim] with a finite value that float16 turns into an infinity; None for other types,
+        whose range is that of float32. What is infinite or NaN already travels as it is."""
+        if not self.is_narrow or not values.size:
+            return None
+        least, most = torch.aminmax(torch.from_numpy(values))
+        if least > -_BEYOND_FLOAT16 and most < _BEYOND_FLOAT16:  # not so with a NaN
+            return None
+        beyond = (np.abs(values) >= _BEYOND_FLOAT16) & np.isfinite(values)
+        rows = np.flatnonzero(beyond.any(axis=1))
+        return int(rows[0]) if len(rows) else None
 
     def post(self, channel: Channel, sends: Mapping[int, F32], receives: Mapping[int, F32], what: str) -> Arrival:
         """As :meth:`Channel.post`; the arrays of `receives` are whole after ``wait()`` of what is given."""

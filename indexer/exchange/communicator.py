@@ -36,7 +36,7 @@ PURPOSES = {
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
             *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves", "figures"),
-            *("held", "evaluated", "node_evaluated"),
+            *("held", "evaluated", "node_evaluated", "finite", "finite_evaluated"),
         )
     )
 }

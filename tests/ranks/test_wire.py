@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import headrace
 from headrace.embed.wire import Wire
@@ -51,3 +52,16 @@ def test_training_stays_near(tmp_path, node_size):
 def test_other_types_are_refused():
     with pytest.raises(ValueError, match="wire='int8' is none of float32, bfloat16, float16"):
         headrace.EmbeddingStage(make_schema(), communicator=headrace.connect("none"), wire="int8")
+
+
+@pytest.mark.parametrize(
+    ("value", "is_beyond"),
+    [(65504, False), (65519.99, False), (65520, True), (-65520, True), (-1e30, True), (np.inf, False), (np.nan, False)],
+)
+def test_what_float16_would_make_infinite(value, is_beyond):
+    values = np.array([[np.nan, 1.0], [-np.inf, value]], np.float32)
+    for rows, at in ((values, 1), (values[1:], 0), (values[1:, 1:], 0)):
+        assert Wire("float16").first_beyond(rows) == (at if is_beyond else None)
+        assert Wire("bfloat16").first_beyond(rows) is Wire("float32").first_beyond(rows) is None
+    sent = torch.tensor(value, dtype=torch.float32).to(torch.float16)
+    assert bool(torch.isinf(sent)) == (is_beyond or np.isinf(value))
