@@ -110,22 +110,22 @@ def test_a_dense_norm_that_is_not_finite_spoils_what_was_clipped(data):
     assert run_ranks(2, lambda c: small_run(c, data, work, check_finite=True), timeout_s=30) == [1, 1]
 
 
-def set_rows(stage, index, value):
-    """Make all rows that this rank owns `value`."""
+def set_rows(stage, index, value, every):
+    """Make every so many of the rows that this rank owns `value`."""
     found = index.rows_of_buckets()
     uids = np.array([t.uid for t in stage.schema.tables], np.uint32)[found.tables]
-    rows = np.full((len(found.ids), stage.stores[0].width), value, np.float32)
-    stage.write_rows(0, RowKeys(found.locations, found.ids, uids, found.missing), rows)
+    keys = RowKeys(found.locations, found.ids, uids, found.missing).take(np.arange(0, len(uids), every))
+    stage.write_rows(0, keys, np.full((len(keys.ids), stage.stores[0].width), value, np.float32))
 
 
 @pytest.mark.parametrize(
-    ("value", "wire", "message"),
+    ("value", "every", "wire", "message"),
     [
-        (math.nan, "float32", "vector of .* is not finite"),
-        (1e5, "float16", "vector of .* too large for wire='float16'"),
+        (math.nan, 25, "float32", "vector of .* is not finite"),
+        (1e5, 1, "float16", "vector of .* too large for wire='float16'"),
     ],
 )
-def test_vectors_are_checked_on_all_ranks_alike(data, value, wire, message):
+def test_vectors_are_checked_on_all_ranks_alike(data, value, every, wire, message):
     def on_rank(communicator):
         def work(stage, batches, index):
             seen = []
@@ -133,14 +133,14 @@ def test_vectors_are_checked_on_all_ranks_alike(data, value, wire, message):
                 try:
                     loss = stage(batch).sum()
                 except FloatingPointError as error:
-                    seen.append(str(error).startswith("on rank 0: "))
+                    seen.append(str(error).startswith("on rank "))
                     stage.skip(batch)
                     continue
                 loss.backward()
                 stage.step(batch)
                 stage.flush()
                 if communicator.rank == 0 and step == 1:
-                    set_rows(stage, index, value)
+                    set_rows(stage, index, value, every)
             held_out = headrace.DataLoader(
                 data, 5, schema=stage.schema, index=index, train=False, communicator=communicator, timeout=60
             )
@@ -153,7 +153,8 @@ def test_vectors_are_checked_on_all_ranks_alike(data, value, wire, message):
         return small_run(communicator, data, work, check_finite=True, wire=wire)
 
     parts = run_ranks(2, on_rank, timeout_s=30)
-    assert len(parts[0]) == len(parts[1]) >= 2
+    assert len(parts[0]) == len(parts[1]) >= 1
+    assert any(mine or theirs for mine, theirs in zip(*parts, strict=True))  # one rank alone has found it
     if wire == "float16":  # sent by rank 0 alone
         assert (parts[0][0], parts[1][0]) == (False, True)
 
