@@ -145,8 +145,9 @@ class RowDatabase:
         self._check_places(ticket)
         _check_by_table("grads", grads, "{'items': gradients}")
         checked = {name: self._check_gradients(ticket, name, values) for name, values in grads.items()}
-        for name, array in checked.items():
-            self.stage.add_gradients(ticket.rows[name].group, ticket.rows[name].keys, array)
+        self.stage.add_gradients(
+            [(ticket.rows[name].group, ticket.rows[name].keys, array) for name, array in checked.items()]
+        )
 
     def update(self) -> None:
         """One optimizer step on all rows that have gradients; nothing, and no step, without any."""

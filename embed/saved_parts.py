@@ -43,6 +43,7 @@ def agree_to_save(stage: EmbeddingStage, path: Path, model: torch.nn.Module, ste
         )
     parameters = list(model.parameters())
     compare(ranks, channel, parameters, not_compared(ranks, parameters), what)
+    ranks.activity.did(f"save_run as of step {step}")
 
 
 def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None:

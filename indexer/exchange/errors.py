@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def rank_names(ranks: Sequence[int]) -> str:
@@ -18,11 +18,23 @@ def rank_names(ranks: Sequence[int]) -> str:
 
 
 class RankTimeoutError(TimeoutError):
-    """Ranks from which nothing came in time: `ranks`."""
+    """Ranks from which nothing came in time: `ranks`. `others` is what is known of them."""
 
-    def __init__(self, here: int, ranks: Iterable[int], timeout_s: float, what: str) -> None:
+    def __init__(self, here: int, ranks: Iterable[int], timeout_s: float, what: str, others: str = "") -> None:
         self.ranks = tuple(sorted(set(ranks)))
-        super().__init__(f"rank {here} waited {timeout_s:g} s for {what} of {rank_names(self.ranks)}")
+        super().__init__(f"rank {here} waited {timeout_s:g} s for {what} of {rank_names(self.ranks)}{others}")
+
+
+class RankStandstillError(RankTimeoutError):
+    """Ranks that wait for this one, for something else than it waits for of them: `ranks`."""
+
+    def __init__(self, here: int, ranks: Iterable[int], what: str, others: str) -> None:
+        self.ranks = tuple(sorted(set(ranks)))
+        TimeoutError.__init__(
+            self,
+            f"rank {here} waits for {what} of {rank_names(self.ranks)}{others}: neither can go on; all ranks make the "
+            "same calls, in the same order",
+        )
 
 
 class RankLostError(ConnectionError):
@@ -31,6 +43,19 @@ class RankLostError(ConnectionError):
     def __init__(self, here: int, ranks: Iterable[int], what: str, reason: str) -> None:
         self.ranks = tuple(sorted(set(ranks)))
         super().__init__(f"rank {here} lost {rank_names(self.ranks)} while waiting for {what}: {reason}")
+
+
+class RankLeftError(RankLostError):
+    """Ranks that have ended their part while this one waits for them: `ranks`; `said` is what each said."""
+
+    def __init__(self, here: int, said: Mapping[int, str], what: str) -> None:
+        words = "; ".join(f"rank {rank} {text}" for rank, text in sorted(said.items()))
+        ConnectionError.__init__(
+            self,
+            f"rank {here} waits for {what} of {rank_names(sorted(said))}, but {words}: all ranks make the same steps "
+            "and calls",
+        )
+        self.ranks = tuple(sorted(said))
 
 
 class RankFailedError(RuntimeError):

@@ -142,9 +142,9 @@ class IndexRanks(Node[RankRows]):
         self._reset_source(state)
         self._forget()
         self._run = run = self.communicator.new_run()
-        agree(
-            self.communicator.channel("control"), {**self._facts, "number of epochs and evaluations begun": run}, _START
-        )
+        facts = {**self._facts, "number of epochs and evaluations begun": run}
+        agree(self.communicator.channel("control"), facts, _START)
+        self.communicator.activity.did("the start of an epoch" if self.insert else "the start of an evaluation")
         members = self.communicator.cross_members(self.node_size) if self.node_size > 1 else None
         self._round = self._make_round("requests", "replies", run, members)
         self._node_round = None
