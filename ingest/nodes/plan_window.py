@@ -23,6 +23,7 @@ from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.state import Snapshot, State
 from headrace.ingest.indexed_rows import IndexedRows
+from headrace.ingest.nodes.index_ranks import IndexRanks
 from headrace.ingest.plan.capacity import CapacityError
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
@@ -52,7 +53,7 @@ _RUNS = itertools.count(1)
 
 @dataclass(frozen=True)
 class PlannedRows:
-    """A step that is planned and not yet a batch; `following` is the next one, where it is known."""
+    """A step that is planned and not yet a batch; `following` is the next one, where it is known (to all ranks)."""
 
     rows: IndexedRows | RankRows
     plan: StepPlan
@@ -85,7 +86,8 @@ class PlanWindow(Node[Batch]):
     A live stream has no known future: with `idle_s`, and a :class:`Prefetch` as the source, the batches that are held
     are handed out when nothing came for so long, planned as if the stream ended there; what comes later begins a new
     run of the planners. Plans then depend on when batches came, the trained parameters do not. With nothing held, the
-    node waits for the source.
+    node waits for the source. Over ranks, each idles by itself; where one of them hands out a step without knowing the
+    next one, all take it for unknown in what they send each other.
 
     With ``verify=True`` every plan is proved by :class:`PlanVerifier` before it is handed out; a violation raises.
     """
@@ -103,8 +105,11 @@ class PlanWindow(Node[Batch]):
     ) -> None:
         super().__init__(source)
         self.idle_s = check_timeout_s(self.name, "idle_s", idle_s)
+        self._ranks: IndexRanks | None = None
         if idle_s is not None and not isinstance(source, Prefetch):
             raise TypeError(f"{self.name}: idle_s takes a Prefetch as the source, got {type(source).__name__}")
+        if isinstance(source, Prefetch):
+            self._ranks = next((node for node in source._upstream() if isinstance(node, IndexRanks)), None)
         self.schema = schema
         self.window = check_int(self.name, "window", window, minimum=0)
         rows = DEFAULT_CAPACITY_ROWS if capacity is None else capacity
@@ -167,6 +172,10 @@ class PlanWindow(Node[Batch]):
         following = self._held[0][0] if self._held else None
         plan = self._plan(rows, following)
         self._step += 1
+        if self.idle_s is not None and self._ranks is not None and self.window:
+            assert isinstance(rows, RankRows)
+            if not self._ranks.all_know_next(rows.step.step, following is not None):
+                following = None
         return PlannedRows(rows, plan, following)
 
     def _fill(self) -> None:
