@@ -93,6 +93,10 @@ class EmbeddingStage(torch.nn.Module):
     that it does not name start from the default). Tables in `frozen` are read and never updated. `num_threads` threads
     (torch's number if not given) share the work; no result depends on it.
 
+    A batch is worked on as the loader gave it. One that was made or changed by hand must have the dtypes and lengths of
+    :class:`headrace.Batch`, which are checked in every mode; values are where the stage goes by them (see
+    `batch_check.py` for those that nobody looks at).
+
     Gradients add up until the step: those of several forwards of a batch, and of several batches. A batch whose forward
     was not followed by a ``backward`` is passed by.
 
