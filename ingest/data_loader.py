@@ -316,8 +316,9 @@ class DataLoader:
         if self._closed:
             raise RuntimeError("the loader is closed")
         check_state(state_dict, self.schema.digest)
+        loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
         self._end("load_state_dict() was called; start a new iterator")
-        self._loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
+        self._loaded = loaded
         self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:
