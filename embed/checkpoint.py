@@ -77,8 +77,8 @@ def save_run(
     stage's (another object, or with fewer rows than the stage has written), and RuntimeError while gradients wait for a
     step (they would be lost; those that are not finite are not missed), before anything is written.
 
-    Over ranks all call it, after the same step, each with a `path` of its own, for the rows that it owns:
-    RankMismatchError and ValueError otherwise.
+    Over ranks all call it, after the same step, each with a `path` of its own, for the rows that it owns, and a model
+    that is the same on all (compared unless ``average_gradients`` did): RankMismatchError and ValueError otherwise.
     """
     number = check_integer("step", step, least=0)
     _check_parts(index, stage, model, optimizer, "write_snapshot")
@@ -87,7 +87,7 @@ def save_run(
     stage.check_nothing_waits("save_run")
     stage.check_index(index, "the index given to save_run")
     _check_index(index, stage)
-    agree_to_save(stage, Path(path), number)
+    agree_to_save(stage, Path(path), model, number)
     arrays: dict[str, list[Array]] = {name: [] for name in sorted(set(_PARTS.values()))}
     values = {
         "loader_state": loader_state,

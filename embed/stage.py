@@ -613,6 +613,11 @@ class EmbeddingStage(torch.nn.Module):
         last = self._last
         if last is None or last.batch.ranks is None or last.batch.plan is None:
             return
+        if self._pending.expects_some and not self._pending.any and last.batch.ranks.now.share:
+            raise RuntimeError(
+                "a step of a batch that backward gave no row a gradient of (or they were dropped): over ranks it would "
+                "update the rows with zeros, which is a step all the same; call stage.skip(batch), on all ranks"
+            )
         rules = self._optimizer.rules()
         if self.check_finite:
             check_finite_gradients(self._pending.kept(), last, self.schema)
