@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from torchdata.nodes import BaseNode
 
-from headrace.formats.schema import Schema
+from headrace.formats.checks import check_flag
+from headrace.formats.schema import Schema, check_schema
 from headrace.indexer.hotset import choose_hot
 from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.batch import Batch
@@ -110,11 +111,14 @@ class PlanWindow(Node[Batch]):
             raise TypeError(f"{self.name}: idle_s takes a Prefetch as the source, got {type(source).__name__}")
         if isinstance(source, Prefetch):
             self._ranks = next((node for node in source._upstream() if isinstance(node, IndexRanks)), None)
+        check_schema(schema)
+        check_flag("verify", verify)
         self.schema = schema
         self.window = check_int(self.name, "window", window, minimum=0)
         rows = DEFAULT_CAPACITY_ROWS if capacity is None else capacity
         self.capacity = check_int(self.name, "capacity", rows, minimum=1)
-        self.hot_rows = hot_rows if hot_rows == "auto" else check_int(self.name, "hot_rows", hot_rows, minimum=0)
+        is_auto = isinstance(hot_rows, str) and hot_rows == "auto"
+        self.hot_rows = hot_rows if is_auto else check_int(self.name, "hot_rows", hot_rows, minimum=0)
         self.verify = verify
         self._forget()
 
