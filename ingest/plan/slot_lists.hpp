@@ -21,6 +21,9 @@ class SlotLists {
 
     size_t nbytes() const { return (words_.capacity() + next_.capacity()) * sizeof(uint32_t); }
     static bool empty(const List& list) { return list.first == NONE; }
+    static size_t size(const List& list) {
+        return empty(list) ? 0 : (list.chunks - 1) * size_t{CHUNK} + list.cursor - last_of(list) * size_t{CHUNK};
+    }
 
     // Room for so many slots more in any of `lists` lists: `append` does not allocate then.
     void reserve(size_t slots, size_t lists) {

@@ -56,6 +56,13 @@ class Victims {
     // The rows used at `step` are no candidates any more; they are listed anew after their use.
     void drop_step(uint32_t step) { lists_.clear(used(step)); }
 
+    // Whether so many can be taken that are dead, or used at `first` to `last`.
+    bool enough(size_t needed, uint32_t first, uint32_t last) {
+        size_t known = dead_rows_;
+        for (uint32_t step = last + 1; step > first && known < needed; --step) known += SlotLists::size(used(step - 1));
+        return known >= needed;
+    }
+
     // Rows that die at `step` come between these two.
     void open_dead(uint32_t step) {
         if (dead_begin_ > 64 && 2 * dead_begin_ > dead_.size()) {
