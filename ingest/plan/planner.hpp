@@ -344,7 +344,7 @@ class WindowPlanner {
         if (state == AWAY) {
             if (!is_hot(cell)) cells_.track(cell);
         } else if (state < AWAY && state >= r_rows_) {
-            victims_.revive(state - r_rows_, uses_.tail());
+            victims_.revive(cell, uses_.tail());
         }
     }
     static constexpr size_t LOT = 64;
@@ -353,6 +353,8 @@ class WindowPlanner {
     void renumber() {
         const auto first = static_cast<uint32_t>(uses_.first_use());
         const auto size = static_cast<uint32_t>(uses_.size());
+        victims_.renumber(cells_, outside(), static_cast<uint32_t>(uses_.end_use() - last_count_),
+                          static_cast<uint32_t>(last_count_));
         for (uint32_t cell = 0; cell < cells_.cells(); ++cell) {
             uint32_t& link = cells_.link(cell);
             if (link - first >= size && !in_last_batch(link)) link = outside();
@@ -431,10 +433,10 @@ class WindowPlanner {
         for (uint32_t step = head + 1; step < listed; ++step) victims_.drop_step(step);
         // The links are those of the first uses in the window; back to the last ones.
         for (uint32_t step = head; step < tail; ++step) {
-            each_use(step, [&](RowCell& cell, uint32_t use) {
+            each_use(step, [&](uint32_t index, RowCell& cell, uint32_t use) {
                 const bool first = cell.link == use, listable = cell.state < AWAY && cell.state >= r_rows_;
                 cell.link = use;
-                if (first && listable && step > head && step < listed) victims_.use_next(cell.state - r_rows_, step);
+                if (first && listable && step > head && step < listed) victims_.use_next(index, step);
             });
         }
     }
@@ -447,7 +449,7 @@ class WindowPlanner {
             const uint32_t far_step = step + far_;
             const bool any = far_step < uses_.tail();
             const auto far_use = static_cast<uint32_t>(uses_.batch(any ? far_step : step).first_use) - window_first;
-            each_use(step, [&](RowCell& cell, uint32_t use) {
+            each_use(step, [&](uint32_t, RowCell& cell, uint32_t use) {
                 const uint32_t next = cell.link - window_first;
                 if (any && cell.link != use && next >= far_use) {
                     uses_.set_code(places.of(use - window_first), uses_.code_of(uses_.step_of(next)));
@@ -463,7 +465,7 @@ class WindowPlanner {
         const uint32_t* const cells = uses_.cells(batch);
         for (size_t i = 0; i < batch.count; ++i) {
             if (i + NEAR < batch.count) cells_.prefetch(cells[i + NEAR]);
-            visit(cells_.at(cells[i]), static_cast<uint32_t>(batch.first_use) + static_cast<uint32_t>(i));
+            visit(cells[i], cells_.at(cells[i]), static_cast<uint32_t>(batch.first_use) + static_cast<uint32_t>(i));
         }
     }
 
@@ -477,7 +479,7 @@ class WindowPlanner {
         if (!hot_slots_.empty()) {
             for (size_t k = 0; k < missing_count_; ++k) cold -= is_hot(cells[missing_[k].position]);
         }
-        const size_t unused = cache_capacity_ - victims_.used_slots();
+        const size_t unused = cache_capacity_ - used_slots_;
         const size_t victims = cold > unused ? cold - unused : 0;
         if (!victims_.enough(victims, listed_from(), uses_.tail() - 1)) look_nearer();
         size_t dead = 0;
@@ -498,11 +500,10 @@ class WindowPlanner {
             if (is_hot(cell)) {
                 slot = hot_slots_[cell];
             } else {
-                if (victims_.used_slots() < cache_capacity_) {
-                    slot = r_rows_ + victims_.place_new(cell);
+                if (used_slots_ < cache_capacity_) {
+                    slot = r_rows_ + used_slots_++;
                 } else if (victim != chosen.end()) {
-                    slot = r_rows_ + victim->slot;
-                    victims_.place(victim->slot, cell);
+                    slot = victim->slot;
                     slot_wait = move;
                     ++victim;
                 } else {
@@ -531,7 +532,7 @@ class WindowPlanner {
             if (k + NEAR < chosen.size()) cells_.prefetch(chosen[k + NEAR].cell);
             cells_.state(chosen[k].cell) = AWAY | (move + 1);
             movement.evict_locations[k] = chosen[k].location;
-            movement.evict_slots[k] = int64_t{r_rows_} + chosen[k].slot;
+            movement.evict_slots[k] = chosen[k].slot;
         }
         resident_ -= chosen.size();
         if (dead > 0) {
@@ -555,10 +556,11 @@ class WindowPlanner {
         // anything else.
         const uint32_t* const places = slots_.data();
         const uint8_t* const finals = final_.data();
+        const uint32_t* const cells = uses_.cells(batch);
         const uint32_t r_rows = r_rows_;
         const WindowUses::Gaps gaps = uses_.gaps(step);
         tell(places, batch.count, slots, hot);
-        victims_.open_dead(step);
+        victims_.open_dead(static_cast<uint32_t>(batch.first_use), static_cast<uint32_t>(batch.count));
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
             const size_t count = std::min(LOT, batch.count - begin);
             uint8_t known[LOT];  // whether a next use is
@@ -570,17 +572,16 @@ class WindowPlanner {
                 dead_count += finals[place] & ~known[i];
                 used_count += known[i] & ~urgent[place];
             }
-            for (uint32_t k = 0; k < dead_count; ++k) victims_.prefetch(places[dead[k]] - r_rows);
             for (uint32_t k = 0; k < used_count; ++k) {
                 if (places[used[k]] < r_rows) continue;
-                victims_.use_next(places[used[k]] - r_rows, step + gaps.at(batch.place + used[k]));
+                victims_.use_next(cells[used[k]], step + gaps.at(batch.place + used[k]));
             }
             for (uint32_t k = 0; k < dead_count; ++k) {
-                if (places[dead[k]] >= r_rows) victims_.die(places[dead[k]] - r_rows);
+                if (places[dead[k]] >= r_rows) victims_.die(cells[dead[k]]);
             }
         }
         if (window_ == 0) std::fill_n(urgent, batch.count, uint8_t{1});
-        victims_.close_dead();
+        victims_.close_dead(cells_);
     }
 
     uint32_t window_, cache_capacity_, r_rows_, horizon_;
@@ -599,6 +600,7 @@ class WindowPlanner {
     size_t written_begin_ = 0;                 // those before are forgotten
     std::vector<WriteBacks> write_backs_;      // what of it belongs together
     uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 30;
+    uint32_t used_slots_ = 0;  // cold ones, the first of which are taken first
     size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, last_count_ = 0, problem_ = 0;
     size_t peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0;
 };

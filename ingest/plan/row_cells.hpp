@@ -44,6 +44,7 @@ class RowCells {
                    (groups_.capacity() + places_.capacity() + freed_groups_.capacity() + freed_pages_.capacity());
     }
 
+    const RowCell& at(uint32_t cell) const { return cells_[cell]; }
     RowCell& at(uint32_t cell) { return cells_[cell]; }
     uint32_t& link(uint32_t cell) { return cells_[cell].link; }
     RowState& state(uint32_t cell) { return cells_[cell].state; }
