@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from headrace.indexer.exchange.transport import U8, Lane, Waiting
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
 
 MESSAGE_LIMIT = 1 << 34
 """Most bytes of an array whose size another rank announces."""
@@ -33,6 +34,26 @@ class Traffic:
     def __init__(self, size: int) -> None:
         self.sent: I64 = np.zeros(size, np.int64)
         self.received: I64 = np.zeros(size, np.int64)
+
+
+class UnderWay(Protocol):
+    """Messages of :class:`Channel` or another way."""
+
+    def wait(self) -> None:
+        """Until the arrays to fill are whole."""
+
+
+class Posts(Protocol):
+    """What vectors and gradients travel over: a :class:`Channel`, or shared memory."""
+
+    rank: int
+    size: int
+
+    def room(self, peer: int, shape: tuple[int, int]) -> F32:
+        """An array float32 to be written, and posted to `peer` with this shape."""
+
+    def post(self, sends: Mapping[int, Array], receives: Mapping[int, Array], what: str = ...) -> UnderWay:
+        """As :meth:`Channel.post`."""
 
 
 class Posted:
@@ -66,11 +87,15 @@ class Channel:
         chunk_bytes: int | None,
     ) -> None:
         self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
-        self._members = tuple(members)
+        self.members = tuple(members)
         self.traffic = traffic
         self._lane = lane
         self._chunk_bytes = chunk_bytes
         self._closed = threading.Event()
+
+    def room(self, peer: int, shape: tuple[int, int]) -> F32:
+        """An array float32 to be written, and posted."""
+        return np.empty(shape, np.float32)
 
     def post(
         self,
@@ -85,12 +110,12 @@ class Channel:
         order = turns(self.rank, self.size, ring=ring)
         for _, sender in order:
             if sender in receives and receives[sender].size:
-                data, peer = _bytes_of(receives[sender]), self._members[sender]
+                data, peer = bytes_of(receives[sender]), self.members[sender]
                 self.traffic.received[peer] += len(data)
                 waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
         for to, _ in order:
             if to in sends and sends[to].size:
-                data, peer = _bytes_of(sends[to]), self._members[to]
+                data, peer = bytes_of(sends[to]), self.members[to]
                 self.traffic.sent[peer] += len(data)
                 waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
         return Posted(self, waiting, what)
@@ -157,9 +182,9 @@ class Channel:
         try:
             late = self._lane.wait(waiting, self.timeout_s)
         except RankLostError as error:
-            raise RankLostError(self._members[self.rank], error.ranks, what, str(error).rpartition(": ")[2]) from None
+            raise RankLostError(self.members[self.rank], error.ranks, what, str(error).rpartition(": ")[2]) from None
         if late:
-            raise RankTimeoutError(self._members[self.rank], late, self.timeout_s, what)
+            raise RankTimeoutError(self.members[self.rank], late, self.timeout_s, what)
 
 
 def check_size(size: int, limit: int, sender: int) -> int:
@@ -169,7 +194,7 @@ def check_size(size: int, limit: int, sender: int) -> int:
     return size
 
 
-def _bytes_of(array: Array) -> U8:
+def bytes_of(array: Array) -> U8:
     if not array.flags.c_contiguous:
         raise ValueError("an array that is sent or filled must be C-contiguous")
     return array.reshape(-1).view(np.uint8)
