@@ -44,7 +44,7 @@ lint: $(VENV)/.built
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
-	$(BIN)/mypy examples/train_dlrm.py examples/train_ddp.py examples/train_lightning.py
+	$(BIN)/mypy examples/train_dlrm.py examples/train_ranks.py examples/train_ddp.py examples/train_lightning.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint $(filter %.pyx,$(NATIVE))
 	$(BIN)/clang-format --dry-run --Werror $(filter %.hpp,$(NATIVE))
 

@@ -2,13 +2,16 @@
 
 Every rank wants the same `ROWS` rows, spread over the owners, as it is with the rows that R is about: those that
 (nearly) every batch contains. A row is sent, comes back as a gradient, is summed and updated by its owner; an
-all-reduced one is updated by every rank. What a cost is: a step with such an exchange less one without, over the rows.
+all-reduced one is updated by every rank. What a cost is: a step with such an exchange less one without, over the rows,
+the median of many such pairs. What a step costs that has an R at all is the training step with one of a single row less
+that without any (`ranks.py` has both as contenders).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import numpy as np
 import torch.distributed as dist
@@ -50,14 +53,16 @@ class Costs:
             "reduced": self._reduced,
         }
         self._kinds, self._seconds = kinds, dict.fromkeys(kinds, 0.0)
+        self._order = list(kinds)
 
     def step(self) -> None:
-        for kind, work in self._kinds.items():
+        for kind in self._order:
             dist.barrier()
             begin = time.perf_counter()
-            work()
+            self._kinds[kind]()
             dist.barrier()  # the slowest rank's time counts
             self._seconds[kind] += time.perf_counter() - begin
+        self._order.append(self._order.pop(0))  # so that none always comes after the same other
 
     def _late(self) -> None:
         for _ in ("rows", "gradients"):
@@ -115,10 +120,12 @@ class Costs:
         self._communicator.close()
 
 
-def row_costs(parts: Mapping[str, float]) -> RowCosts:
-    """Seconds a row, from those of each kind of step."""
-    late, early, reduced = (max(0.0, parts[k] - parts["without"]) / ROWS for k in ("late", "early", "reduced"))
-    return RowCosts(c_early=early, c_late=max(late, early), c_ar=reduced)
+def row_costs(steps: Sequence[Mapping[str, float]], *, c_step: float) -> RowCosts:
+    """Seconds a row, from those of each kind in each of several steps, and of a step in which there is an R."""
+    late, early, reduced = (
+        max(0.0, median(step[kind] - step["without"] for step in steps)) / ROWS for kind in ("late", "early", "reduced")
+    )
+    return RowCosts(c_early=early, c_late=max(late, early), c_ar=reduced, c_step=c_step)
 
 
 def presence(stream: RankStream, node_size: int) -> F64:
@@ -134,8 +141,8 @@ def presence(stream: RankStream, node_size: int) -> F64:
     return np.asarray(counts / batches, np.float64)
 
 
-def curve(stream: RankStream, *, levels: int, node_size: int, parts: Mapping[str, float]) -> CostCurve:
+def curve(stream: RankStream, costs: RowCosts, *, levels: int, node_size: int) -> CostCurve:
     """What each size of R costs a step, by the rule of the loader; its ``optimum`` is the R that the rule chooses."""
     together = node_size if levels == 2 else 1
     world_size = stream.labels.shape[1] // together
-    return cost_curve(presence(stream, together), row_costs(parts), world_size=world_size)
+    return cost_curve(presence(stream, together), costs, world_size=world_size)

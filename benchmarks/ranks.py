@@ -30,6 +30,8 @@ from headrace.indexer.cost_curve import CostCurve, RowCosts
 DENSE = "dense"
 PEERS = ("torchrec_table_wise", "torchrec_row_wise")
 FIRST_PORT = 29611
+PREDICT_STEPS, PREDICT_TURNS = 24, 4
+"""Of what is measured for a prediction: of each kind of exchange, and of training with one row in R and without."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,7 @@ def measure(
     """Turns by rate and contender."""
     turns = {rate: {name: Turns(topology.nodes) for name in names} for rate in rates}
     with NetworkLab(topology.nodes) as lab, _groups(lab, topology, names, stream, settings, timeout_s) as groups:
-        for name, group in groups.items():
-            if hot_rows_of(name):  # until there is an R
-                group.order("train", warm=settings["hot_every"], steps=1)
+        _until_there_is_an_r(groups, settings)
         for round_ in range(plan["rounds"]):
             for rate in rates:
                 lab.set_rate(rate)
@@ -164,20 +164,35 @@ def predict(
     timeout_s: float,
 ) -> dict[tuple[str, str], Prediction]:
     """By rate and name of the level."""
-    names = [level.replace("headrace", "costs") for level in levels]
-    stream, steps, out = read_stream(Path(folder)), 4, {}
+    of_level = {level: (level.replace("headrace", "costs"), level, f"{level}_r1") for level in levels}
+    names = [name for level in levels for name in of_level[level]]
+    stream, out = read_stream(Path(folder)), {}
     with NetworkLab(topology.nodes) as lab, _groups(lab, topology, names, folder, settings, timeout_s) as groups:
+        _until_there_is_an_r(groups, settings)
         for rate in rates:
             lab.set_rate(rate)
-            for level, group in zip(levels, groups.values(), strict=True):
-                answers = [group.order("train", warm=int(not turn), steps=1)[0]["parts"] for turn in range(steps)]
-                parts = {part: median(answer[part] for answer in answers) for part in answers[0]}
-                node_size = topology.per_node
-                found = curve(stream, levels=2 if "two_level" in level else 1, node_size=node_size, parts=parts)
-                out[rate, level] = Prediction(row_costs(parts), found)
-                click.echo(f"{topology} {rate} {level}: {row_costs(parts)}, R of {found.optimum} rows", err=True)
+            for level in levels:
+                costs_name, *trained = of_level[level]
+                costs, turns = groups[costs_name], {name: Turns(topology.nodes) for name in trained}
+                costs.order("train", warm=1, steps=1)
+                steps = [costs.order("train", warm=0, steps=1)[0]["parts"] for _ in range(PREDICT_STEPS)]
+                for _ in range(PREDICT_TURNS):
+                    for name in trained:
+                        turns[name].add(groups[name].order("train", warm=3, steps=8), topology.per_node)
+                without, with_one = (median(turns[name].step_s) for name in trained)
+                found = row_costs(steps, c_step=max(0.0, with_one - without))
+                levels_of_it = 2 if "two_level" in level else 1
+                best = curve(stream, found, levels=levels_of_it, node_size=topology.per_node)
+                out[rate, level] = Prediction(found, best)
+                click.echo(f"{topology} {rate} {level}: {found}, R of {best.optimum} rows", err=True)
         lab.set_rate(UNLIMITED)
     return out
+
+
+def _until_there_is_an_r(groups: dict[str, RankGroup], settings: dict[str, Any]) -> None:
+    for name, group in groups.items():
+        if hot_rows_of(name):
+            group.order("train", warm=settings["hot_every"], steps=1)
 
 
 def against_predicted(turns: dict[str, Turns], level: str, prediction: Prediction) -> dict[str, Any]:
@@ -186,7 +201,7 @@ def against_predicted(turns: dict[str, Turns], level: str, prediction: Predictio
     cost, best = prediction.curve.cost, min(measured, key=lambda rows: measured[rows])
     chosen = min(measured, key=lambda rows: abs(rows - prediction.curve.optimum))
     return {
-        "costs_us_a_row": {name: value * 1e6 for name, value in vars(prediction.costs).items()},
+        "costs_us": {name: value * 1e6 for name, value in vars(prediction.costs).items()},
         "predicted_rows": prediction.curve.optimum,
         "predicted_rows_within_1_percent": [prediction.curve.band_low, prediction.curve.band_high],
         "rows_that_a_step_may_use": len(cost) - 1,
@@ -352,7 +367,7 @@ def main(json_path: str, **options: Any) -> None:
         click.echo(f"skipped: {why}")
         return
     plan = {k: options[k] for k in ("steps", "warm", "rounds", "peer_steps", "peer_warm", "peer_rounds")}
-    settings = {"window": options["window"], "hot_every": 20, "seed": options["seed"]}
+    settings = {"window": options["window"], "hot_every": 100, "seed": options["seed"]}
     hot_rows = [int(n) for n in options["hot_rows"].split(",") if n]
     results: dict[str, Any] = {}
     for topology in map(Topology.parse, options["topologies"].split(",")):

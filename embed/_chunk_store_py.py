@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -75,8 +75,20 @@ class ChunkStore:
         return np.array(keys, np.uint64), rows
 
     def load(self, locations: U64, rows: F32) -> None:
-        self.clear()
-        self.write(locations, rows)
+        self.prepare(locations, rows)()
+
+    def prepare(self, locations: U64, rows: F32) -> Callable[[], None]:
+        def replace() -> None:
+            self.clear()
+            self.write(locations, rows)
+
+        return replace
+
+    def drop_prepared(self) -> None:
+        """Nothing was taken."""
+
+    def make_room(self, locations: U64) -> None:
+        """A dictionary makes it."""
 
     def clear(self) -> None:
         self._rows.clear()

@@ -39,6 +39,10 @@ cdef extern from "chunk_store.hpp" namespace "headrace" nogil:
         ) except +
         const float** locate(const uint64_t*, Keys, int64_t, const Workers&) except +
         void write(const uint64_t*, int64_t, const int64_t*, const float*) except +
+        void make_room(const uint64_t*, int64_t) except +
+        void make_room_beside(const uint64_t*, int64_t) except +
+        void drop_room_beside()
+        void replace(const uint64_t*, int64_t, const float*)
         void update(const uint64_t*, Keys, int64_t, const float*, Rule, const Workers&) except +
         void is_written(const uint64_t*, int64_t, uint8_t*)
         void forget(const uint64_t*, int64_t)
@@ -68,6 +72,7 @@ cdef class RowStore:
     cdef int64_t _width
     cdef uint64_t _seed
     cdef bint _busy
+    cdef const uint64_t[::1] _room_beside
 
     cdef int _enter(self) except -1
     cdef int _check_locations(self, const uint64_t[::1] locations, bint allow_absent) except -1

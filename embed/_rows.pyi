@@ -75,7 +75,17 @@ class RowStore:
         """
 
     def write(self, locations: U64, rows: F32, slots: I64 | None = None) -> None:
-        """rows[i], or rows[slots[i]], with state, to row i, which is then written."""
+        """rows[i], or rows[slots[i]], with state, to row i, which is then written. MemoryError: no row was."""
+
+    def make_room(self, locations: U64) -> None:
+        """`write` and `update` of these locations do not run out of memory after it. MemoryError: nothing changed."""
+
+    def make_room_beside(self, locations: U64) -> None:
+        """Room for other contents, for `replace`; the present ones stay. MemoryError: nothing changed."""
+
+    def drop_room_beside(self) -> None: ...
+    def replace(self, rows: F32) -> None:
+        """The contents are `rows` [n, width] at the locations of `make_room_beside`; out of memory it does not run."""
 
     def update(
         self,

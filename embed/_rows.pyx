@@ -272,6 +272,52 @@ cdef class RowStore:
         finally:
             self._busy = False
 
+    def make_room(self, const uint64_t[::1] locations):
+        self._check_locations(locations, False)
+        if locations.shape[0]:
+            self._enter()
+            try:
+                with nogil:
+                    self._store.make_room(&locations[0], locations.shape[0])
+            finally:
+                self._busy = False
+
+    def make_room_beside(self, const uint64_t[::1] locations):
+        cdef const uint64_t* first = &locations[0] if locations.shape[0] else NULL
+        self._check_locations(locations, False)
+        self._enter()
+        try:
+            with nogil:
+                self._store.make_room_beside(first, locations.shape[0])
+            self._room_beside = locations
+        finally:
+            self._busy = False
+
+    def drop_room_beside(self):
+        self._enter()
+        self._room_beside = None
+        self._store.drop_room_beside()
+        self._busy = False
+
+    def replace(self, const float[:, ::1] rows):
+        cdef const uint64_t[::1] locations = self._room_beside
+        cdef int64_t n
+        if locations is None:
+            raise RuntimeError("replace() without room for the rows")
+        n = locations.shape[0]
+        if rows.shape[0] != n or rows.shape[1] != self._width:
+            raise ValueError(f"rows [{rows.shape[0]}, {rows.shape[1]}], not [{n}, {self._width}]")
+        self._enter()
+        try:
+            with nogil:
+                if n:
+                    self._store.replace(&locations[0], n, &rows[0, 0])
+                else:
+                    self._store.replace(NULL, 0, NULL)
+            self._room_beside = None
+        finally:
+            self._busy = False
+
     def update(
         self, const uint64_t[::1] locations, const uint64_t[::1] ids, const uint32_t[::1] tables,
         const uint8_t[::1] missing, const float[:, ::1] grads, tuple rule, Threads threads=None,

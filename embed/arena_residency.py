@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import SupportsIndex
 
 import numpy as np
@@ -97,26 +98,37 @@ class ArenaResidency:
         return self._arenas[group].source(slots)
 
     def update(self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule) -> None:
+        self.prepare_update(group, keys, slots, grads, rule)()
+
+    def prepare_update(
+        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule
+    ) -> Callable[[], None]:
         """Rows of an earlier batch may have left the arena since: those are updated in their chunks."""
         if slots is not None:
-            self._arenas[group].update(slots, grads, rule)
-            return
+            return partial(self._arenas[group].update, slots, grads.contiguous(), rule)
         self._settle()
-        slots = self._find(group, keys)
+        slots, store = self._find(group, keys), self._stores[group]
         inside = slots >= 0
-        if inside.any():
-            self._arenas[group].update(slots[inside], _at(grads, inside), rule)
-        if not inside.all():
-            left = host_array(_at(grads, ~inside))
-            self._stores[group].update(*keys.take(~inside), left, rule, threads=self._threads)
+        there, here = slots[inside], _at(grads, inside).contiguous()
+        others, left = keys.take(~inside), host_array(_at(grads, ~inside))
+        store.make_room(others.locations)
+
+        def update() -> None:
+            if len(there):
+                self._arenas[group].update(there, here, rule)
+            if len(left):
+                store.update(*others, left, rule, threads=self._threads)
+
+        return update
 
     def write(self, group: int, keys: RowKeys, rows: F32) -> None:
         self._settle()
         slots = self._find(group, keys)
         inside = slots >= 0
-        if inside.any():
-            self._arenas[group].write(slots[inside], rows[inside])
-        self._stores[group].write(keys.locations[~inside], rows[~inside])
+        there, here = slots[inside], rows[inside]
+        self._stores[group].write(keys.locations[~inside], rows[~inside])  # may be out of memory: then it wrote nothing
+        if len(there):
+            self._arenas[group].write(there, here)
 
     def _find(self, group: int, keys: RowKeys) -> I64:
         """Slots int64 [n] of rows, -1 where they are not in the arena."""

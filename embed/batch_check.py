@@ -6,8 +6,8 @@ import torch
 
 from headrace.embed.finite import key_name
 from headrace.embed.row_keys import RowKeys
-from headrace.embed.schema_difference import differences, same_rows
 from headrace.formats.schema import Schema
+from headrace.formats.schema_difference import differences, same_rows
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch, BatchGroup
 from headrace.ingest.step_plan import GroupPlan

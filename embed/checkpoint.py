@@ -76,14 +76,14 @@ def save_run(
     stage's (another object, or with fewer rows than the stage has written), and RuntimeError while gradients wait for a
     step (they would be lost; those that are not finite are not missed), before anything is written.
 
-    Over ranks all call it, after the same step, each with a `path` of its own, for the rows that it owns:
-    RankMismatchError and ValueError otherwise.
+    Over ranks all call it, after the same step, each with a `path` of its own, for the rows that it owns, and a model
+    that is the same on all (compared unless ``average_gradients`` did): RankMismatchError and ValueError otherwise.
     """
     number = check_integer("step", step, least=0)
     stage.check_nothing_waits("save_run")
     stage.check_index(index, "the index given to save_run")
     _check_index(index, stage)
-    agree_to_save(stage, Path(path), number)
+    agree_to_save(stage, Path(path), model, number)
     arrays: dict[str, list[Array]] = {name: [] for name in sorted(set(_PARTS.values()))}
     values = {
         "loader_state": loader_state,
@@ -151,20 +151,20 @@ class SavedRun:
         CheckpointError, before anything changes, if the stage has another schema (labels apart), seed, initialiser or
         eps (in training), the model other names or shapes, the optimizer other groups or options, if an optimizer is
         given and none was saved or the other way round, if rows are damaged, if model or optimizer refuse their state,
-        or if a newer checkpoint has taken the place of this one since :func:`load_run`. What the index refuses is
-        raised with the rest as it was.
+        or if a newer checkpoint has taken the place of this one since :func:`load_run`. What the index refuses, and
+        MemoryError, is raised with the rest as it was.
         """
         check_part(self.part, stage, self.path, self.step)
         self._check_stage(stage, training=check_flag("training", training))
         self._check_dense(stage, model, optimizer, training=training)
         with self._unless_replaced():
             rows = self._read_rows(stage)
-        with self._dense_put_back_on_error(stage, model, optimizer):
+        with self._dense_put_back_on_error(stage, model, optimizer), stage.state_to_load(rows) as load:
             self._load_dense(model, optimizer)
             if index is not None:
                 with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
                     index.read_snapshot(str(self.index_path))
-        stage.load_state_arrays(rows)
+            load()
         stage.use_index(index, "the index restored")
         if "optimizer" in self.stage_options:
             stage.optimizer().load_state_dict(self.stage_options["optimizer"])

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "init_rows.hpp"
@@ -67,20 +68,28 @@ class ChunkTable {
         return leaf ? leaf[chunk & 0xFFFF] : nullptr;
     }
 
+    // std::bad_alloc: then nothing has changed.
     Block* ensure(uint32_t chunk) {
-        Block**& leaf = top_[chunk >> 16];
-        if (!leaf) leaf = static_cast<Block**>(map_pages(kLeafBytes));
-        Block*& block = leaf[chunk & 0xFFFF];
-        if (!block) {
-            chunks_.push_back(chunk);
-            try {
-                block = static_cast<Block*>(map_pages(block_bytes_));
-            } catch (...) {
-                chunks_.pop_back();
-                throw;
-            }
+        if (Block* found = find(chunk)) return found;
+        chunks_.push_back(chunk);
+        Block** const before = top_[chunk >> 16];
+        Block** leaf = before;
+        try {
+            if (!leaf) leaf = static_cast<Block**>(map_pages(kLeafBytes));
+            leaf[chunk & 0xFFFF] = static_cast<Block*>(map_pages(block_bytes_));
+        } catch (...) {
+            if (leaf != before) munmap(leaf, kLeafBytes);
+            chunks_.pop_back();
+            throw;
         }
-        return block;
+        top_[chunk >> 16] = leaf;
+        return leaf[chunk & 0xFFFF];
+    }
+
+    void swap(ChunkTable& other) noexcept {
+        std::swap(block_bytes_, other.block_bytes_);
+        std::swap(top_, other.top_);
+        chunks_.swap(other.chunks_);
     }
 
     void clear() noexcept {
@@ -119,7 +128,7 @@ struct TableInitializer {
 class RowStore {
   public:
     RowStore(int64_t dim, int64_t state, Initializer init)
-        : dim_(dim), width_(dim + state), init_(init), table_(dim + state) {}
+        : dim_(dim), width_(dim + state), init_(init), table_(dim + state), next_(dim + state) {}
 
     void add_initializer(TableInitializer one) {
         by_table_.push_back(one);
@@ -171,15 +180,43 @@ class RowStore {
         return addresses_.data();
     }
 
-    // rows + (slots ? slots[i] : i) * width -> row i, with its state; marks it as written.
+    // Whatever `write` and `update` of these rows need beside the rows that are there: neither runs out of memory after
+    // it. std::bad_alloc: then no row has changed.
+    void make_room(const uint64_t* locations, int64_t n) {
+        addresses_.reserve(static_cast<size_t>(n));
+        unwritten_.reserve(static_cast<size_t>(n));
+        ensure_all(table_, locations, n);
+    }
+
+    // rows + (slots ? slots[i] : i) * width -> row i, with its state; marks it as written. std::bad_alloc: no row has
+    // changed.
     void write(const uint64_t* locations, int64_t n, const int64_t* slots, const float* rows) {
+        ensure_all(table_, locations, n);
         for (int64_t i = 0; i < n; ++i) {
             if (i + kAhead < n) prefetch(locations[i + kAhead]);
-            Block* block = table_.ensure(chunk_of(locations[i]));
+            Block* block = table_.find(chunk_of(locations[i]));
             std::memcpy(block->row(offset_of(locations[i]), width_), rows + (slots ? slots[i] : i) * width_,
                         static_cast<size_t>(width_) * sizeof(float));
             block->set(offset_of(locations[i]));
         }
+    }
+
+    // Chunks for other contents, beside the present ones, which stay until `replace`. They are address space only.
+    // std::bad_alloc: then nothing has changed.
+    void make_room_beside(const uint64_t* locations, int64_t n) {
+        ChunkTable next(width_);
+        ensure_all(next, locations, n);
+        next_.clear();
+        next_.swap(next);
+    }
+
+    void drop_room_beside() noexcept { next_.clear(); }
+
+    // Forget all rows for rows [n, width], after `make_room_beside` of the same locations: cannot fail.
+    void replace(const uint64_t* locations, int64_t n, const float* rows) noexcept {
+        table_.clear();
+        table_.swap(next_);
+        write(locations, n, nullptr, rows);
     }
 
     // One optimizer step on each row, in place; a row that was never written starts from its initial vector.
@@ -248,6 +285,11 @@ class RowStore {
     static uint32_t chunk_of(uint64_t location) noexcept { return static_cast<uint32_t>(location >> kOffsetBits); }
     static uint64_t offset_of(uint64_t location) noexcept { return location & (kChunkRows - 1); }
 
+    static void ensure_all(ChunkTable& table, const uint64_t* locations, int64_t n) {
+        for (int64_t i = 0; i < n; ++i)
+            if (i == 0 || chunk_of(locations[i]) != chunk_of(locations[i - 1])) table.ensure(chunk_of(locations[i]));
+    }
+
     const float* written_row(uint64_t location) const noexcept {
         if (location == kAbsent) return nullptr;
         Block* block = table_.find(chunk_of(location));
@@ -290,6 +332,7 @@ class RowStore {
     Initializer init_;
     std::vector<TableInitializer> by_table_;
     ChunkTable table_;
+    ChunkTable next_;                      // room for other contents, without rows
     std::vector<const float*> addresses_;  // of one call; kept, so that the next one allocates nothing
     std::vector<int64_t> unwritten_;
     std::vector<float> made_;

@@ -8,7 +8,8 @@ delivered may be given to another key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -71,6 +72,13 @@ class ChunkStore:
         """Write rows[i], or rows[slots[i]], float32 [width]; the rows are then written."""
         self._rows.write(locations, rows, slots)
 
+    def make_room(self, locations: U64) -> None:
+        """What :meth:`write` and :meth:`update` of these rows need beside them: neither is out of memory after it.
+
+        For steps over several stores, which must all fail before one has begun.
+        """
+        self._rows.make_room(locations)
+
     def update(
         self,
         locations: U64,
@@ -111,11 +119,26 @@ class ChunkStore:
         return wanted, rows
 
     def load(self, locations: U64, rows: F32) -> None:
-        """Replace the contents by what :meth:`export` gave; see :meth:`check_export` for what is refused."""
+        """Replace the contents by what :meth:`export` gave; see :meth:`check_export` for what is refused.
+
+        On any error the contents are as before.
+        """
+        self.prepare(locations, rows)()
+
+    def prepare(self, locations: U64, rows: F32) -> Callable[[], None]:
+        """All of :meth:`load` that may fail; the call that it gives, once and before another `prepare`, does the rest.
+
+        Room for the rows is taken beside the present ones, as addresses: memory is used when those have been given
+        back. :meth:`drop_prepared` is for who does not make the call.
+        """
         self.check_export(locations, rows)
-        locations, rows = np.ascontiguousarray(locations), np.ascontiguousarray(rows)
-        self.clear()
-        self.write(locations, rows)
+        places, rows = np.array(locations, order="C"), np.ascontiguousarray(rows)
+        self._rows.make_room_beside(places)
+        return partial(self._rows.replace, rows)
+
+    def drop_prepared(self) -> None:
+        """Give the room back that :meth:`prepare` took, if the call was not made."""
+        self._rows.drop_room_beside()
 
     def check_export(self, locations: U64, rows: F32) -> None:
         """ValueError unless locations uint64 [n] are unique and in host memory, and rows are float32 [n, width]; in any

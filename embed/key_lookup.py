@@ -24,6 +24,7 @@ class FindsRows(Protocol):
     def commit(self, ticket: int) -> None: ...
     def claim_writer(self, owner: object) -> None: ...
     def release_writer(self, owner: object) -> None: ...
+    def undo_after(self, ticket: int | None) -> None: ...
     def snapshot(self) -> pa.Table: ...
 
 
@@ -73,7 +74,7 @@ def find_rows(
     """The rows of ids of tables. With `insert`, unknown keys get rows at once; without it their location is ABSENT.
 
     ValueError for an unknown table, or an index that was made for other tables; RuntimeError, from the index, if a
-    loader has read ahead into it and `insert` is asked for.
+    loader has read ahead into it and `insert` is asked for. On an error nothing was inserted.
     """
     ordinals = {table.uid: ordinal for ordinal, table in enumerate(index.tables)}
     uids = {table.name: table.uid for table in schema.tables}
@@ -89,19 +90,21 @@ def find_rows(
     names, columns = [list(ids)[c] for c in order], [columns[c] for c in order]
     if not columns:
         return {}
-    found = _insert(index, columns, owner) if insert else index.lookup(columns)
-    return _by_table(found, names, columns, uids, groups)
-
-
-def _insert(index: FindsRows, columns: Sequence[IdColumn], owner: object) -> IndexedIds:
+    if not insert:
+        return _by_table(index.lookup(columns), names, columns, uids, groups)
     index.claim_writer(owner)
     try:
         found = index.index(columns)
-        if found.ticket is not None:
-            index.commit(found.ticket)
+        try:
+            rows = _by_table(found, names, columns, uids, groups)
+            if found.ticket is not None:
+                index.commit(found.ticket)
+        except BaseException:  # nobody else may write: no other batch is uncommitted
+            index.undo_after(None)
+            raise
     finally:
         index.release_writer(owner)
-    return found
+    return rows
 
 
 def _by_table(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.embed.arrays import U32, U64
-from headrace.embed.row_gradients import RowGradients, SumRows, added, moved, rows_where, with_gradients
+from headrace.embed.row_gradients import RowGradients, SumRows, added, aliased, rows_where, with_gradients
 from headrace.embed.row_keys import RowKeys
 
 Rows = Sequence[RowGradients | None]
@@ -29,6 +29,13 @@ class _Late(NamedTuple):
     group: int
     batch: BatchKey | None
     rows: RowGradients
+
+
+class _Sums(NamedTuple):
+    """What is kept with all batches, and without the one that collects; one entry a group."""
+
+    kept: list[RowGradients | None]
+    before: list[RowGradients | None]
 
 
 class PendingGradients:
@@ -105,15 +112,23 @@ class PendingGradients:
         self._batch, self._before = None, list(self._kept)
         self._changed()
 
-    def add(self, group: int, rows: RowGradients) -> None:
-        """Add gradients that did not come from autograd."""
-        self._keep(group, rows, own=False)
+    def add(self, parts: Sequence[tuple[int, RowGradients]]) -> None:
+        """Add gradients (group, rows) that did not come from autograd; all of them, or none on an error."""
+        sums = _Sums(list(self._kept), list(self._before))
+        for group, rows in parts:
+            self._keep(sums, group, rows, own=False)
+        self._kept, self._before = sums
         self._changed()
 
     def fold(self) -> None:
         """Move what was collected, and what was late, to what is kept."""
         self._fold()
         self._changed()
+
+    def folded(self) -> Rows:
+        """All gradients, each row once, to be read only; they go on waiting."""
+        self.fold()
+        return list(self._kept)
 
     def zero(self) -> None:
         """Drop all gradients, and go on collecting."""
@@ -188,14 +203,22 @@ class PendingGradients:
         return any(r is not None and len(r.leaf) > 0 and r.leaf.requires_grad for r in self._collecting or ())
 
     def _fold(self) -> None:
-        late, self._late = sorted(self._late, key=lambda one: one[:2]), []
-        for _, group, batch, rows in late:
-            self._batches.add(batch)
-            self._keep(group, moved(rows), own=batch == self._batch)
+        """On an error, as of memory that is not there, everything waits as it did."""
+        sums, batches = _Sums(list(self._kept), list(self._before)), set(self._batches)
+        folded = []
+        for _, group, batch, rows in sorted(self._late, key=lambda one: one[:2]):
+            batches.add(batch)
+            folded.append(rows)
+            self._keep(sums, group, aliased(rows), own=batch == self._batch)
         for group, one in enumerate(self._collecting or ()):
             if one is not None and one.leaf.grad is not None:
-                self._batches.add(self._batch)
-                self._keep(group, moved(one), own=True)
+                batches.add(self._batch)
+                folded.append(one)
+                self._keep(sums, group, aliased(one), own=True)
+        self._kept, self._before = sums
+        self._batches = batches
+        self._late = []
+        self._empty_leaves(folded)
 
     def _forget(self) -> None:
         self._kept, self._before = [None] * self._num_groups, [None] * self._num_groups
@@ -210,15 +233,15 @@ class PendingGradients:
             if one is not None:
                 one.leaf.grad = None
 
-    def _keep(self, group: int, rows: RowGradients, *, own: bool) -> None:
-        """`own`: of the batch that collects."""
+    def _keep(self, sums: _Sums, group: int, rows: RowGradients, *, own: bool) -> None:
+        """Add rows to `sums`; `own`: of the batch that collects."""
         if len(self._frozen):
             frozen = np.isin(rows.keys.tables, self._frozen)
             rows = rows_where(rows, ~frozen) if frozen.any() else rows
-        earlier, before = self._kept[group], self._before[group]
-        self._kept[group] = self._sum(earlier, rows)
+        earlier, before = sums.kept[group], sums.before[group]
+        sums.kept[group] = self._sum(earlier, rows)
         if not own:
-            self._before[group] = self._kept[group] if before is earlier else self._sum(before, rows)
+            sums.before[group] = sums.kept[group] if before is earlier else self._sum(before, rows)
 
     def _sum(self, earlier: RowGradients | None, rows: RowGradients) -> RowGradients:
         return rows if earlier is None else added(earlier, rows, self._sum_rows)

@@ -35,8 +35,13 @@ from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
 from headrace.ingest.step_plan import StepPlan
 
-_PURPOSES = ("rows", "gradients", "deferred", "hot", "entering", "node_rows", "node_gradients", "node_bells")
-_OF_EVALUATION = ("rows", "node_rows", "node_bells")
+_OF_EVALUATION = ("evaluated", "node_evaluated")
+"""Of its own: what a rank that alone evaluates, or alone clips ("held"), sends is never taken for something else."""
+
+_PURPOSES = (
+    *("rows", "gradients", "deferred", "held", "hot", "entering", "node_rows", "node_gradients"),
+    *_OF_EVALUATION,
+)
 
 
 class RankExchange:
@@ -70,6 +75,7 @@ class RankExchange:
         self.hot = HotReplicas(communicator, stores, residency, frozen=frozen, threads=threads)
         self._inboxes = [[np.empty((0, dim), np.float32) for dim in self._dims] for _ in range(2)]
         self._run: int | None = None
+        self._last_step = -1
         self._evaluated: int | None = None
         self._deferred: list[Deferred] = []
         self._unsent: list[tuple[int, RankGroup, OwnGradients, UrgentRows, RankStep, UpdateRule]] = []
@@ -83,7 +89,7 @@ class RankExchange:
         """
         now, ahead = steps.now, None
         if plan is not None:
-            self._begin(now.run)
+            self._begin(now)
             ahead, self._ahead = self._ahead, None
             self._residency.enter(plan, [owned_keys(group.owned) for group in now.owning])
             self.hot.enter(now)
@@ -93,32 +99,42 @@ class RankExchange:
         if ahead is not None and not came_early:
             self._give_up(ahead)
         inbox = self._inbox(now, parity=now.step % 2 if plan is not None else None)
-        posted = self._send_owned(now, inbox, plan, early=False)
+        rows, node_rows = ("rows", "node_rows") if plan is not None else _OF_EVALUATION
+        posted = self._send_owned(rows, now, inbox, plan, early=False)
         self._send_deferred()
         if came_early and ahead is not None:
             posted += ahead[1]
         else:
-            posted += self._send_owned(now, inbox, plan, early=True)
+            posted += self._send_owned(rows, now, inbox, plan, early=True)
         for one in posted:
             one.wait()
         if now.inner is not None:
-            inbox = self._hand_on(now, now.inner, inbox)
+            inbox = self._hand_on(node_rows, now, now.inner, inbox)
         self.hot.gather(now, inbox)
         if plan is not None and steps.following is not None:
             following = steps.following
             boxes = self._inbox(following, parity=following.step % 2)
-            self._ahead = following, self._send_owned(following, boxes, None, early=True)
+            self._ahead = following, self._send_owned("rows", following, boxes, None, early=True)
+        self._communicator.activity.did(f"stage(batch) of step {now.step}" + (" in evaluation" if plan is None else ""))
         return [SlotSource(box, group.slots, box.shape[1]) for box, group in zip(inbox, now.groups, strict=True)]
 
     def skip(self, steps: RankSteps) -> None:
         """Pass a step by without training on it: rows that enter R with it still do."""
-        self._begin(steps.now.run)
+        self._begin(steps.now)
         self.settle()
         self._held = None
         self.hot.enter(steps.now)
 
-    def _begin(self, run: int) -> None:
-        """Leave the channels of the run before."""
+    def _begin(self, step: RankStep) -> None:
+        """Leave the channels of the run before. RuntimeError for a step behind one that never came here."""
+        run, expected = step.run, self._last_step + 1 if step.run == self._run else 0
+        if step.step > expected:
+            raise RuntimeError(
+                f"the batch of step {step.step}, but that of step {expected} was not passed to the stage on this rank: "
+                "over ranks each calls stage(batch) and stage.step(batch), or stage.skip(batch), for every batch that "
+                "its loader gives, also for one without rows"
+            )
+        self._last_step = step.step
         if run != self._run and self._run is not None:
             self.settle()
             self._communicator.close_run(self._run, _PURPOSES)
@@ -156,9 +172,11 @@ class RankExchange:
                 boxes[g] = np.empty((size + size // 8, dim), np.float32)
         return [box[:size] for box, size in zip(boxes, sizes, strict=True)]
 
-    def _send_owned(self, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool) -> list[Arrival]:
+    def _send_owned(
+        self, purpose: str, step: RankStep, inbox: Sequence[F32], plan: StepPlan | None, *, early: bool
+    ) -> list[Arrival]:
         """Post the early or the late rows of a step; those that this rank owns itself are copied."""
-        channel = self._channel("rows", step)
+        channel = self._channel(purpose, step)
         posted = []
         for g, (group, box) in enumerate(zip(step.owning, inbox, strict=True)):
             slots = self._residency.slots(plan, g) if plan is not None else None
@@ -174,9 +192,9 @@ class RankExchange:
             posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step}"))
         return posted
 
-    def _hand_on(self, step: RankStep, inner: Sequence[RankGroup], collected: Sequence[F32]) -> list[F32]:
+    def _hand_on(self, purpose: str, step: RankStep, inner: Sequence[RankGroup], collected: Sequence[F32]) -> list[F32]:
         """Rows [U, dim] of this rank's batch from what the ranks of its node have collected."""
-        channel = self._node_channel("node_rows", step)
+        channel = self._node_channel(purpose, step)
         inbox, posted = [], []
         for group, own, box, dim in zip(step.groups, inner, collected, self._dims, strict=True):
             mine = np.empty((len(group.slots), dim), np.float32)
@@ -206,7 +224,7 @@ class RankExchange:
             self.hot.apply(step, held.hot, rules)
             cold = held.cold
         else:
-            coming, hot = self._post_all(step, grads, following, rules)
+            coming, hot = self._post_all("gradients", step, grads, following, rules)
             self.hot.apply(step, hot, rules)
             cold = [one.total(self._threads) for one in coming]
         for g, ((rows, total), group, rule) in enumerate(zip(cold, step.owning, rules, strict=True)):
@@ -214,12 +232,13 @@ class RankExchange:
             self._update(g, owned_keys(group.owned).take(rows), total, rule, None if slots is None else slots[rows])
         if self._check_every and (step.step + 1) % self._check_every == 0:
             self.hot.check(step)
+        self._communicator.activity.did(f"stage.step of step {step.step}")
 
     def hold(self, steps: RankSteps, grads: Sequence[F32 | None]) -> HeldGradients:
         """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike."""
         if self._held is None or self._held.step is not steps.now:
             step = steps.now
-            coming, hot = self._post_all(step, grads, None, ())
+            coming, hot = self._post_all("held", step, grads, None, ())
             cold = [one.total(self._threads) for one in coming]
             trained = [
                 ~np.isin(group.owned.keys.tables[rows], self._frozen)
@@ -241,20 +260,26 @@ class RankExchange:
         return self._communicator.channel("hot", step.run)
 
     def _post_all(
-        self, step: RankStep, grads: Sequence[F32 | None], following: RankStep | None, rules: Sequence[UpdateRule]
+        self,
+        purpose: str,
+        step: RankStep,
+        grads: Sequence[F32 | None],
+        following: RankStep | None,
+        rules: Sequence[UpdateRule],
     ) -> tuple[list[Gradients], list[F32 | None]]:
         """Gradients on their way to the owners of each layout, and the sums of those of R. With `following` only those
         that it needs; the others are sent later.
 
         What the step before has put off is applied meanwhile: it is of rows that this step does not use.
         """
+        what = _gradients_of(step) + (" for clip_grad_norm_" if purpose == "held" else "")
         self._send_deferred()
         put_off, self._deferred = self._deferred, []
         own = [OwnGradients(grad, dim, step.share) for grad, dim in zip(grads, self._dims, strict=True)]
         if step.inner is not None:
             channel = self._node_channel("node_gradients", step)
             coming = [
-                self._post_gradients(channel, group, mine, None, step)
+                self._post_gradients(channel, group, mine, None, f"{what} in this node")
                 for group, mine in zip(step.groups, own, strict=True)
             ]
             sums = [one.total(self._threads)[1] for one in coming]
@@ -262,7 +287,7 @@ class RankExchange:
         now: list[Gradients] = []
         for g, (group, mine) in enumerate(zip(step.owning, own, strict=True)):
             urgent = following.urgent_before[g] if following is not None and following.urgent_before else None
-            now.append(self._post_gradients(self._channel("gradients", step), group, mine, urgent, step))
+            now.append(self._post_gradients(self._channel(purpose, step), group, mine, urgent, what))
             if urgent is not None:
                 rest = UrgentRows(~urgent.sent, ~urgent.owned)
                 self._unsent.append((g, group, mine, rest, step, rules[g]))
@@ -285,11 +310,11 @@ class RankExchange:
         since what is sent to a rank travels in order."""
         unsent, self._unsent = self._unsent, []
         for g, group, own, part, step, rule in unsent:
-            coming = self._post_gradients(self._channel("deferred", step), group, own, part, step)
+            coming = self._post_gradients(self._channel("deferred", step), group, own, part, _gradients_of(step))
             self._deferred.append((g, coming, rule))
 
     def _post_gradients(
-        self, channel: Posts, group: RankGroup, own: OwnGradients, part: UrgentRows | None, step: RankStep
+        self, channel: Posts, group: RankGroup, own: OwnGradients, part: UrgentRows | None, what: str
     ) -> Gradients:
         """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
         owned, order, sent, counts, places = group.owned, group.order, group.counts, group.owned.asked_counts, None
@@ -303,7 +328,7 @@ class RankExchange:
             here = rank == channel.rank
             sends[rank] = receives[rank] if here else self._wire.room(channel, rank, (len(rows), own.dim))
             own.read(rows, sends[rank], self._threads)
-        arrival = self._wire.post(channel, sends, receives, f"the gradients of step {step.step}")
+        arrival = self._wire.post(channel, sends, receives, what)
         return Gradients(owned, None if part is None else part.owned, places, into, arrival)
 
     def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
@@ -368,6 +393,10 @@ def _chosen(chosen: Bool, counts: I64) -> tuple[I64, I64]:
     before = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum(chosen, out=before[1:])
     return before[:-1], np.diff(before[np.cumsum(counts)], prepend=0)
+
+
+def _gradients_of(step: RankStep) -> str:
+    return f"the gradients of step {step.step}"
 
 
 def owned_keys(owned: OwnedRows) -> RowKeys:

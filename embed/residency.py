@@ -7,7 +7,7 @@ Both give the same parameters, bit for bit: an arena row is a copy of the chunk 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -34,7 +34,19 @@ class Residency(Protocol):
         """Where to find the newest vectors of rows: of `slots`, if a plan that was entered last has put them there."""
 
     def update(self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule) -> None:
-        """One optimizer step on rows, with grads float32 [n, dim]; `slots` as in :meth:`source`."""
+        """One optimizer step on rows, with grads float32 [n, dim]; `slots` as in :meth:`source`.
+
+        MemoryError: no row has changed.
+        """
+
+    def prepare_update(
+        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule
+    ) -> Callable[[], None]:
+        """All of :meth:`update` that may fail, but for the memory of a device; the call that it gives does the rest,
+        once, and must be made before anything else is asked for.
+
+        A step over several groups then fails before the first has changed.
+        """
 
     def write(self, group: int, keys: RowKeys, rows: F32) -> None:
         """Replace rows by `rows` float32 [n, dim + state]."""
@@ -70,6 +82,13 @@ class DirectResidency:
 
     def update(self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule) -> None:
         self._stores[group].update(*keys, host_array(grads), rule, threads=self._threads)
+
+    def prepare_update(
+        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule
+    ) -> Callable[[], None]:
+        store, array = self._stores[group], host_array(grads)
+        store.make_room(keys.locations)
+        return lambda: store.update(*keys, array, rule, threads=self._threads)
 
     def write(self, group: int, keys: RowKeys, rows: F32) -> None:
         self._stores[group].write(keys.locations, rows)

@@ -12,8 +12,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from headrace.embed.run_folder import CheckpointError
-from headrace.embed.schema_difference import differences, same_rows
 from headrace.formats.schema import Schema
+from headrace.formats.schema_difference import differences, same_rows
 
 _SCHEDULER_OPTIONS = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"})
 """What learning rate schedulers add to the groups of any optimizer."""

@@ -2,17 +2,17 @@
 
 ::
 
-    ticket = database.prefetch({"items": ids})          # which rows, deduplicated
-    rows = database.pull(ticket)["items"]               # float32 [U, dim]; ids[i] is row ticket.query_ids["items"][i]
-    database.push(ticket, {"items": gradients})         # float32 [U, dim], any number of times
+    with database.prefetch({"items": ids}) as ticket:   # which rows, deduplicated; released at the end
+        rows = database.pull(ticket)["items"]           # float32 [U, dim]; ids[i] is row ticket.query_ids["items"][i]
+        database.push(ticket, {"items": gradients})     # float32 [U, dim], any number of times
     database.update()                                   # one optimizer step on all that was pushed
-    database.release(ticket)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +34,8 @@ class RowTicket:
 
     For each table, `query_ids` int64 [n] is the position of each id in its U unique rows, in the order of `unique_ids`
     uint64 [U] and `missing` bool [U]. A query id means something with this ticket only.
+
+    As a context manager it is released at the end of the block, on errors too, unless it was released within.
     """
 
     query_ids: Mapping[str, I64]
@@ -43,6 +45,24 @@ class RowTicket:
     source: Source | None = field(default=None, repr=False)
     num_replaced: int = field(default=0, repr=False)
     """``stage.num_replaced`` when its places were looked up."""
+    database: RowDatabase | None = field(default=None, repr=False)
+    """Where it is in flight."""
+
+    def __enter__(self) -> RowTicket:
+        self._of_its_database().check_open(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        database = self._of_its_database()
+        if database.is_open(self):
+            database.release(self)
+
+    def _of_its_database(self) -> RowDatabase:
+        if self.database is None:
+            raise RuntimeError("a ticket of no database: RowDatabase.prefetch(ids) makes tickets")
+        return self.database
 
 
 class RowDatabase:
@@ -104,13 +124,14 @@ class RowDatabase:
             rows=rows,
             source=source,
             num_replaced=self.stage.num_replaced,
+            database=self,
         )
         self._open[id(ticket)] = ticket
         return ticket
 
     def pull(self, ticket: RowTicket) -> dict[str, F32]:
         """The newest vectors of the ticket's unique rows, float32 [U, dim] a table; copies."""
-        self._check_open(ticket)
+        self.check_open(ticket)
         self._check_places(ticket)
         return {name: self.stage.read_vectors(rows.group, rows.keys) for name, rows in ticket.rows.items()}
 
@@ -120,12 +141,13 @@ class RowDatabase:
         ValueError for another shape or dtype, a table without rows in the ticket, a frozen one, or rows that do not
         exist; FloatingPointError that names table, id and, where known, file and row. Nothing is added then.
         """
-        self._check_open(ticket)
+        self.check_open(ticket)
         self._check_places(ticket)
         _check_by_table("grads", grads, "{'items': gradients}")
         checked = {name: self._check_gradients(ticket, name, values) for name, values in grads.items()}
-        for name, array in checked.items():
-            self.stage.add_gradients(ticket.rows[name].group, ticket.rows[name].keys, array)
+        self.stage.add_gradients(
+            [(ticket.rows[name].group, ticket.rows[name].keys, array) for name, array in checked.items()]
+        )
 
     def update(self) -> None:
         """One optimizer step on all rows that have gradients; nothing, and no step, without any."""
@@ -133,11 +155,18 @@ class RowDatabase:
 
     def release(self, ticket: RowTicket) -> None:
         """The ticket is done with; what was pushed stays. RuntimeError for one that is released already."""
-        self._check_open(ticket)
+        self.check_open(ticket)
         del self._open[id(ticket)]
 
-    def _check_open(self, ticket: RowTicket) -> None:
-        if not isinstance(ticket, RowTicket) or self._open.get(id(ticket)) is not ticket:
+    def is_open(self, ticket: RowTicket) -> bool:
+        """Whether a ticket of this database is not released."""
+        return self._open.get(id(ticket)) is ticket
+
+    def check_open(self, ticket: RowTicket) -> None:
+        """RuntimeError unless :meth:`is_open`, TypeError for what is no ticket."""
+        if not isinstance(ticket, RowTicket):
+            raise TypeError(f"a ticket is what prefetch(ids) gave, not a {type(ticket).__name__}")
+        if not self.is_open(ticket):
             raise RuntimeError("this ticket was released, or is of another database: prefetch the ids again")
 
     def _check_places(self, ticket: RowTicket) -> None:

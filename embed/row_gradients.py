@@ -54,10 +54,9 @@ def with_gradients(keys: RowKeys, grad: Tensor, slots: I64 | None = None) -> Row
     return RowGradients(keys, leaf, slots)
 
 
-def moved(rows: RowGradients) -> RowGradients:
-    """The gradients of `rows` with a leaf of their own; that of `rows` begins anew."""
+def aliased(rows: RowGradients) -> RowGradients:
+    """The gradients of `rows`, the same memory, with a leaf of their own."""
     grad = rows.leaf.grad
-    rows.leaf.grad = None
     if grad is None:
         raise ValueError("rows without a gradient")
     return with_gradients(rows.keys, grad, rows.slots)

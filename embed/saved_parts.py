@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from headrace.embed.dense_start import compare, not_compared
 from headrace.embed.run_folder import CheckpointError
 from headrace.indexer.exchange.agreement import agree
 
@@ -21,13 +24,14 @@ def part_of(stage: EmbeddingStage) -> list[int]:
     return [0, 1] if ranks is None else [ranks.rank, ranks.world_size]
 
 
-def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
-    """On all ranks: RankMismatchError unless all save as of the same step, ValueError where two save to one path."""
+def agree_to_save(stage: EmbeddingStage, path: Path, model: torch.nn.Module, step: int) -> None:
+    """On all ranks: RankMismatchError unless all save as of the same step, and models that began alike; ValueError
+    where two save to one path."""
     ranks = stage.communicator
     if ranks is None or ranks.world_size == 1:
         return
-    channel, what = ranks.channel("saves"), f"save_run as of step {step}"
-    agree(channel, {"step of save_run": step}, what)
+    channel, what = ranks.channel("saves"), "save_run"
+    agree(channel, {"step": step}, what, wrong="save_run is called differently on the ranks")
     # Of nodes, too: the same path may be one folder of a file system that they share, and no node can tell.
     place = os.fsencode(os.path.realpath(path))
     places = channel.all_gather_bytes(place, what, limit=_PLACE_LIMIT)
@@ -37,6 +41,9 @@ def agree_to_save(stage: EmbeddingStage, path: Path, step: int) -> None:
             f"ranks {', '.join(map(str, same))} save to one folder, {path}: each rank has rows of its own and needs a "
             'folder of its own, as f"{path}/{ranks.rank}"'
         )
+    parameters = list(model.parameters())
+    compare(ranks, channel, parameters, not_compared(ranks, parameters), what)
+    ranks.activity.did(f"save_run as of step {step}")
 
 
 def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None:
@@ -46,7 +53,8 @@ def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None
     words = "its own" if saved in (None, mine) else f"that of rank {saved[0]} of {saved[1]}"
     ranks = stage.communicator
     if ranks is not None and ranks.world_size > 1:
-        agree(ranks.channel("saves"), {"step restored": step, "part restored": words}, "its call of restore")
+        facts = {"step": step, "part": words}
+        agree(ranks.channel("saves"), facts, "restore of a saved run", wrong="the ranks restore what does not fit")
     if saved not in (None, mine):
         raise CheckpointError(
             f"{path} holds the rows of rank {saved[0]} of {saved[1]}, and this is rank {mine[0]} of {mine[1]}: resume "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -47,6 +48,7 @@ from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch
+from headrace.ingest.step_plan import StepPlan
 
 _THIS_BATCH = "this batch"
 
@@ -160,6 +162,7 @@ class EmbeddingStage(torch.nn.Module):
         )
         self._warns_of_rows = self._warns_of_steps = True
         self._num_replaced = 0
+        self._half_loaded = False
         self._exchange: RankExchange | None = None
         Wire(wire)  # refused also where nothing travels
         if communicator is not None:
@@ -274,6 +277,12 @@ class EmbeddingStage(torch.nn.Module):
         gradients of its forwards, and of batches before it since the last step, add up.
         """
         last = self._last
+        if last is not None and batch.plan is not None and _is_split(last.batch.plan, batch.plan):
+            raise RuntimeError(
+                f"step() of a batch of which another part went forward last: step {batch.plan.step} was split "
+                "(batch.split_hot()), and its parts have one step together. After stage(part) and backward of each of "
+                "split.parts call stage.optimizer().step(), which applies the gradients of all"
+            )
         if last is None or batch.plan is None or last.batch.plan is not batch.plan:
             raise RuntimeError(
                 "step() of a batch that was not the last training forward, or was stepped already; a step is "
@@ -297,6 +306,7 @@ class EmbeddingStage(torch.nn.Module):
         plan = batch.plan
         if plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
+        self._check_whole()
         check_batch(batch, self.schema, self.device)
         self._index.check(batch.index_serial, _THIS_BATCH)
         key = (plan.run, plan.step)
@@ -326,9 +336,12 @@ class EmbeddingStage(torch.nn.Module):
             steps.now
         )
 
-    def add_gradients(self, group: int, keys: RowKeys, grads: F32) -> None:
-        """Add grads float32 [n, dim] of rows, each once, to what the next step applies; for loops without autograd."""
-        self._pending.add(group, with_gradients(keys, torch.from_numpy(grads).to(self.device)))
+    def add_gradients(self, parts: Iterable[tuple[int, RowKeys, F32]]) -> None:
+        """Add what the next step applies, for loops without autograd: of each part (group, rows, grads float32
+        [n, dim]) each row once. On an error nothing is added."""
+        self._pending.add(
+            [(group, with_gradients(keys, torch.from_numpy(grads).to(self.device))) for group, keys, grads in parts]
+        )
 
     def use_index(self, index: object, what: str) -> None:
         """ValueError if `what` comes with another index than the one that the rows are found by; a stage without one
@@ -423,17 +436,35 @@ class EmbeddingStage(torch.nn.Module):
         """Replace all rows by what :meth:`state_arrays` gave, and empty the arenas; pending gradients are dropped. The
         index of the next batch is the one that the rows are found by.
 
-        ValueError, before anything changes, for what :meth:`check_state_arrays` refuses.
+        ValueError for what :meth:`check_state_arrays` refuses, and MemoryError: then nothing has changed. A call that
+        is interrupted later (Ctrl-C) leaves rows of two states; everything but loading one is then a RuntimeError.
         """
-        self._settle()
+        with self.state_to_load(state) as load:
+            load()
+
+    @contextmanager
+    def state_to_load(self, state: Mapping[str, Array]) -> Iterator[Callable[[], None]]:
+        """All of :meth:`load_state_arrays` that may fail is done at the start of the block; the call that it gives does
+        the rest. Without it nothing changes."""
+        self._settle_to_load()
         self.check_state_arrays(state)
+        with ExitStack() as room:
+            replace = []
+            for g, store in enumerate(self.stores):
+                room.callback(store.drop_prepared)
+                replace.append(store.prepare(state[f"locations_{g}"], state[f"rows_{g}"]))
+            yield partial(self._replace_rows, replace)
+
+    def _replace_rows(self, replace: Sequence[Callable[[], None]]) -> None:
+        self._residency.empty()
+        self._half_loaded = True
         self._last = None
         self._num_replaced += 1
         self._pending.clear()
-        self._residency.empty()
         self._index.free()
-        for g, store in enumerate(self.stores):
-            store.load(state[f"locations_{g}"], state[f"rows_{g}"])
+        for one in replace:
+            one()
+        self._half_loaded = False
 
     def check_state_arrays(self, state: Mapping[str, Array]) -> None:
         """ValueError for rows of other groups, shapes or places than this stage's."""
@@ -500,6 +531,7 @@ class EmbeddingStage(torch.nn.Module):
 
     def _forward(self, batch: Batch) -> Forward:
         """The rows of a batch; in training they are remembered for the step."""
+        self._check_whole()
         plan = batch.plan if self.training else None
         last = self._last
         if plan is not None and self._pending.collects and last is not None and _is_same(last.batch, batch):
@@ -554,6 +586,11 @@ class EmbeddingStage(torch.nn.Module):
         last = self._last
         if last is None or last.batch.ranks is None or last.batch.plan is None:
             return
+        if self._pending.expects_some and not self._pending.any and last.batch.ranks.now.share:
+            raise RuntimeError(
+                "a step of a batch that backward gave no row a gradient of (or they were dropped): over ranks it would "
+                "update the rows with zeros, which is a step all the same; call stage.skip(batch), on all ranks"
+            )
         rules = self._optimizer.rules()
         if self.check_finite:
             check_finite_gradients(self._pending.kept(), last, self.schema)
@@ -565,8 +602,21 @@ class EmbeddingStage(torch.nn.Module):
 
     def _settle(self) -> None:
         """Over ranks: make the updates that were put off until the step to come."""
+        self._check_whole()
         if self._exchange is not None:
             self._exchange.settle()
+
+    def _settle_to_load(self) -> None:
+        """:meth:`_settle`, also where the rows are no good."""
+        if not self._half_loaded:
+            self._settle()
+
+    def _check_whole(self) -> None:
+        if self._half_loaded:
+            raise RuntimeError(
+                "loading a state was interrupted half-way: the stage has rows of two states; load one again "
+                "(stage.load_state_dict, or headrace.load_run(path).restore(...))"
+            )
 
     def _drop_pending(self) -> None:
         """What ``optimizer().zero_grad()`` does."""
@@ -579,20 +629,32 @@ class EmbeddingStage(torch.nn.Module):
         if self._exchange is not None:
             self._apply_over_ranks(self._exchange)
             return
+        self._check_whole()
         if not self._pending.any:
             return
         rules = self._optimizer.rules()
         if self.check_finite:
             check_finite_gradients(self._pending.kept(), self._last, self.schema)
         with self._times.of("update"):
-            taken = self._pending.take()
-            self._last = None
-            self._optimizer.num_steps += 1
-            for g, (rows, rule) in enumerate(zip(taken, rules, strict=True)):
+            steps = []
+            for g, (rows, rule) in enumerate(zip(self._pending.folded(), rules, strict=True)):
                 grad = None if rows is None else rows.leaf.grad
                 if rows is not None and grad is not None:
-                    self._residency.update(g, rows.keys, rows.slots, grad, rule)
+                    steps.append((g, rows.keys, rows.slots, grad, rule))
+            if len(steps) == 1:
+                self._residency.update(*steps[0])
+            else:  # what is out of memory is so before any group has changed
+                for update in [self._residency.prepare_update(*step) for step in steps]:
+                    update()
+            self._pending.take()
+            self._last = None
+            self._optimizer.num_steps += 1
         self._times.end_step()
+
+
+def _is_split(last: StepPlan | None, plan: StepPlan) -> bool:
+    """Whether both are of one step, and of other rows of its batch."""
+    return last is not None and last is not plan and (last.run, last.step) == (plan.run, plan.step)
 
 
 def _is_same(last: Batch, batch: Batch) -> bool:

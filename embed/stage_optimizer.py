@@ -33,7 +33,8 @@ class StageOptimizer(torch.optim.Optimizer):
     since the last one, whose ``.grad`` float32 [rows, dim] can be read, scaled and clipped, and whose values cannot.
 
     States: pending (a training forward was done) --`step`--> applied; pending --`zero_grad`--> dropped. A step without
-    gradients does nothing and is not counted.
+    gradients does nothing and is not counted. Over ranks a step of a batch that went forward is one on all of them, and
+    counted on all, also where this rank has no rows; a rank that has some and no gradient of them is refused.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from headrace.embed.rank_exchange import RankExchange
 from headrace.embed.row_gradients import RowGradients, leaf_of
 from headrace.embed.row_keys import RowKeys
 from headrace.ingest.batch import Batch
+from headrace.ingest.nodes.index_ranks import schema_fact
 from headrace.ingest.step_plan import StepPlan
 
 if TYPE_CHECKING:
@@ -23,15 +24,24 @@ if TYPE_CHECKING:
 
 def facts_of(stage: EmbeddingStage, **options: object) -> dict[str, Any]:
     """What must be alike on all ranks, since each updates rows of all: `options`, and what the stage says of itself."""
-    optimizer = [{k: v for k, v in group.items() if k != "params"} for group in stage.optimizer().param_groups]
     return {
-        "schema": stage.schema.digest,
+        "schema": schema_fact(stage.schema),
         "seed": stage.seed,
         **options,
-        "optimizer options": optimizer,
-        "initializer": (stage.initializer, sorted(stage.table_initializers.items())),
+        "optimizer": _optimizer_by_table(stage),
+        "initializer": {
+            "of all tables": stage.initializer,
+            **{f"of {t}": i for t, i in stage.table_initializers.items()},
+        },
         "frozen": sorted(stage.frozen),
     }
+
+
+def _optimizer_by_table(stage: EmbeddingStage) -> dict[str, dict[str, object]]:
+    """The optimizer's options of each table; a difference is then named with the tables that it concerns."""
+    groups = stage.optimizer().param_groups
+    options = [{k: v for k, v in group.items() if k not in ("params", "tables")} for group in groups]
+    return {table: one for group, one in zip(groups, options, strict=True) for table in group["tables"]}
 
 
 def enter_from_owners(

@@ -32,7 +32,7 @@ def stage_state(stage: EmbeddingStage) -> dict[str, Any]:
 
 
 def load_stage_state(stage: EmbeddingStage, saved: Mapping[str, Any]) -> None:
-    """Take over what :func:`stage_state` gave; ValueError or TypeError before anything changes."""
+    """Take over what :func:`stage_state` gave; ValueError, TypeError or MemoryError before anything changes."""
     if not isinstance(saved, Mapping):
         raise TypeError(f"a state is a mapping, got {type(saved).__name__}")
     state = dict(saved)
@@ -40,9 +40,9 @@ def load_stage_state(stage: EmbeddingStage, saved: Mapping[str, Any]) -> None:
     if options != stage_options(stage):
         raise ValueError(f"a state of a stage with {options}, this one has {stage_options(stage)}")
     arrays = {name: _array(name, value) for name, value in state.items()}
-    stage.check_state_arrays(arrays)
-    stage.optimizer().load_state_dict(optimizer)  # checks all before it changes anything
-    stage.load_state_arrays(arrays)
+    with stage.state_to_load(arrays) as load:
+        stage.optimizer().load_state_dict(optimizer)  # checks all before it changes anything
+        load()
 
 
 def _array(name: str, value: Any) -> Array:

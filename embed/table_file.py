@@ -35,7 +35,8 @@ def import_rows(
 
     Keys that the index does not know get rows. TypeError or ValueError, which name table and id, before anything
     changes: ids that are no integers or come twice, vectors of another shape or dtype, or not finite as float32.
-    RuntimeError while a loader that shares the index has read ahead.
+    RuntimeError while a loader that shares the index has read ahead. MemoryError: no row is set; keys that were new
+    may have got theirs, which start as the initialiser says.
     """
     owner, array = f"table {table!r}", check_ids(table, ids)
     if table not in group_of_tables(stage.schema):
@@ -51,7 +52,7 @@ def import_rows(
     _check_once(owner, array, mask)
     stage.use_index(index, "the index given")
     rows = find_rows(index, stage.schema, {table: TableIds(array, mask)}, stage, insert=True)[table]
-    whole = np.zeros((len(array), stage.stores[group].width), np.float32)
+    whole = np.zeros((len(array), stage.stores[group].width), np.float32)  # before any key is inserted
     whole[rows.query_ids, : values.shape[1]] = values
     stage.write_rows(group, rows.keys, whole)
     return len(array)

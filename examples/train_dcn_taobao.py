@@ -31,6 +31,7 @@ from headrace.formats.histories import LOGS
 from headrace.formats.history_build import build_history
 from headrace.formats.history_store import HistoryStore
 from headrace.formats.taobao_history import taobao_history_schema
+from headrace.launched import refuse_several
 
 SPLIT_TIME = 1_512_144_000  # 2 December 2017, 00:00 in China: two of the nine days
 FIRST_TIME, DAY_S = 1_511_539_200, 86_400
@@ -164,6 +165,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    refuse_several("train_dcn_taobao.py", "examples/train_ranks.py is the program that trains over ranks")
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     trainer = Trainer(options)

@@ -61,7 +61,10 @@ def main() -> None:
     parser.add_argument("--num-workers", type=int, default=2)
     options = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error("start it by torchrun, as: torchrun --nproc-per-node 2 examples/train_ddp.py --data FILES")
+        parser.error(
+            "start it by torchrun, as: torchrun --nproc-per-node 2 examples/train_ddp.py --data FILES; "
+            "examples/train_ranks.py runs under mpirun and as one process, too"
+        )
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # torchrun says which rank of how many this is
     try:
         with headrace.connect("gloo", timeout_s=60) as ranks:

@@ -28,6 +28,7 @@ import headrace
 from deepfm import DeepFM
 from dlrm import DLRM
 from evaluation import evaluate
+from headrace.launched import refuse_several
 from reference_run import ReferenceRun
 
 REPORT_FROM_STATS = (
@@ -269,6 +270,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    refuse_several("train_dlrm.py", "examples/train_ranks.py is the program that trains over ranks")
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     trainer = Trainer(options)

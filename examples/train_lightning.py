@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 import headrace
 from dlrm import DLRM
 from evaluation import evaluate
+from headrace.launched import refuse_several
 
 try:
     import lightning.pytorch as pl
@@ -92,7 +93,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--num-workers", type=int, default=2)
-    print(train(parser.parse_args()))
+    options = parser.parse_args()
+    refuse_several("train_lightning.py", "examples/train_ranks.py is the program that trains over ranks")
+    print(train(options))
 
 
 if __name__ == "__main__":

@@ -216,13 +216,14 @@ def ali_ccp_raw(
     """A reader of ``sample_skeleton_X.csv`` with ``common_features_X.csv`` beside it, unless another one is given.
 
     The common features are read once when the reader is made (see :class:`CommonFeatures`). `bad_records` holds for
-    both files.
+    both files; a quarantine ``bad.csv`` has the skeleton's lines, ``bad.common_features.csv`` beside it the others.
     """
     if not isinstance(common, CommonFeatures):
         fields = tuple(Sparse(name=s.name, encoding=s.encoding, multi_hot=s.multi_hot) for s in schema.stored_sparse)
         side = Schema(sparse=(Sparse(name=KEY, encoding="hex64", missing="raise"), *fields))
         path = _common_of(paths) if common is None else common
-        common = CommonFeatures(FeatureListFiles(path, side, COMMON, bad_records=bad_records), fields)
+        of_common = BadRecords.of(bad_records).of_side("common_features")
+        common = CommonFeatures(FeatureListFiles(path, side, COMMON, bad_records=of_common), fields)
     return AliCcpFiles(paths, schema, common, bad_records=bad_records, **options)
 
 

@@ -2,7 +2,8 @@
 
 Nothing is unpickled: object arrays are refused by their header. Files are read, not mapped, so that one that shrinks is
 an error and no crash. Members of ``.npz`` that are stored are read in place, wherever the local header says that they
-begin; compressed ones are first unpacked into an unnamed temporary file (in ``TMPDIR``; as large as the array).
+begin; compressed ones are first unpacked into an unnamed temporary file (in ``TMPDIR``; as large as the array): only
+those that are asked for, once their header fits their size and the disk has room for all of them.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import IO, Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
-from headrace.formats.errors import CorruptShardError
+from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.file_kinds import HEAD_BYTES, with_kind
 from headrace.formats.store import LOCAL, Store, open_size, read_at
 
@@ -128,30 +129,78 @@ def open_npy(path: str, store: Store = LOCAL) -> ArrayOnDisk:
         return array
 
 
-def open_npz(path: str, store: Store = LOCAL) -> dict[str, ArrayOnDisk]:
-    """The arrays of a ``.npz`` file by name, without the ``.npy`` of its members."""
-    arrays: dict[str, ArrayOnDisk] = {}
+def open_npz(path: str, names: Iterable[str], store: Store = LOCAL, *, rows: int | None = None) -> list[ArrayOnDisk]:
+    """The arrays `names` of a ``.npz`` file (members ``NAME.npy``), in that order; others are not looked at.
+
+    ColumnMismatchError for one that is not there. CorruptShardError for damage and for an array of other than `rows`
+    rows, where they are given; OSError where the temporary folder has no room: all before anything is unpacked.
+    """
+    arrays = []
     with contextlib.ExitStack() as on_error:
         directory = on_error.enter_context(store.open(path, "array"))
         with _damage_as_corrupt(path, directory), zipfile.ZipFile(cast(IO[bytes], directory)) as archive:
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if name == member.filename:
-                    continue
-                if name in arrays:
-                    raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is there twice")
-                arrays[name] = _open_member(path, archive, member, store)
-                on_error.callback(arrays[name].close)
+            members = _members(path, archive, list(names))
+            for member in members:
+                _check_header(path, archive, member, rows)
+            _check_room(path, [member for member in members if _is_packed(member)])
+            for member in members:
+                arrays.append(_open_member(path, archive, member, store))
+                on_error.callback(arrays[-1].close)
         directory.close()
         on_error.pop_all()
     return arrays
 
 
+def _members(path: str, archive: zipfile.ZipFile, names: Sequence[str]) -> list[zipfile.ZipInfo]:
+    found: dict[str, zipfile.ZipInfo] = {}
+    for member in archive.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename:
+            continue
+        if name in found:
+            raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is there twice")
+        found[name] = member
+    for name in names:
+        if name not in found:
+            raise ColumnMismatchError(path, name, f"is no array of this file, which has {', '.join(found)}")
+        if found[name].flag_bits & 1:
+            raise CorruptShardError(path, found[name].header_offset, 0, f"{found[name].filename} is encrypted")
+    return [found[name] for name in names]
+
+
+def _is_packed(member: zipfile.ZipInfo) -> bool:
+    return member.compress_type != zipfile.ZIP_STORED
+
+
+def _check_header(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, rows: int | None) -> None:
+    """Of a packed member: what its first bytes say of it must be what the directory says, and as many rows as asked
+    for. A few KiB are unpacked."""
+    if not _is_packed(member):
+        return
+    with archive.open(member) as packed:
+        head = packed.read(min(_MAX_HEADER_BYTES, member.file_size))
+    header = _parse_header(path, head, 0)
+    _check_size(path, header, 0, member.file_size)
+    if rows is not None and header.rows != rows:
+        reason = f"{member.filename} has {header.rows} rows, but the labels have {rows}"
+        raise CorruptShardError(path, member.header_offset, min(rows, header.rows), reason)
+
+
+def _check_room(path: str, packed: Sequence[zipfile.ZipInfo]) -> None:
+    wanted, folder = sum(member.file_size for member in packed), tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        names = ", ".join(member.filename for member in packed)
+        raise OSError(
+            errno.ENOSPC,
+            f"{names}: {wanted} bytes when unpacked, and {folder} has room for {free}: set TMPDIR to a larger place",
+            path,
+        )
+
+
 def _open_member(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, store: Store) -> ArrayOnDisk:
-    if member.flag_bits & 1:
-        raise CorruptShardError(path, member.header_offset, 0, f"{member.filename} is encrypted")
     with contextlib.ExitStack() as on_error:
-        if member.compress_type == zipfile.ZIP_STORED:
+        if not _is_packed(member):
             file = on_error.enter_context(store.open(path, "array"))
             begin = _data_offset(path, file, member)
             array = _array_at(path, file, begin, begin + member.file_size)
@@ -199,9 +248,36 @@ def _bytes_at(file: io.RawIOBase, size: int, offset: int) -> bytes:
     return bytes(target[:done])
 
 
+class _Header(NamedTuple):
+    """What a ``.npy`` header of `nbytes` bytes says."""
+
+    rows: int
+    width: int
+    dtype: np.dtype[Any]
+    fortran: bool
+    nbytes: int
+
+
 def _array_at(path: str, file: io.RawIOBase, begin: int, end: int) -> ArrayOnDisk:
     """The array whose ``.npy`` header stands at byte `begin`, and whose values end at `end`."""
-    head = io.BytesIO(_bytes_at(file, min(_MAX_HEADER_BYTES, max(0, end - begin)), begin))
+    head = _bytes_at(file, min(_MAX_HEADER_BYTES, max(0, end - begin)), begin)
+    header = _parse_header(path, head, begin)
+    array = ArrayOnDisk(
+        path,
+        file,
+        offset=begin + header.nbytes,
+        rows=header.rows,
+        width=header.width,
+        dtype=header.dtype,
+        fortran=header.fortran,
+    )
+    _check_size(path, header, begin, end)
+    return array
+
+
+def _parse_header(path: str, data: bytes, begin: int) -> _Header:
+    """The header at the start of `data`, the bytes of the file from `begin` on."""
+    head = io.BytesIO(data)
     try:
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -214,8 +290,11 @@ def _array_at(path: str, file: io.RawIOBase, begin: int, end: int) -> ArrayOnDis
     if len(shape) not in (1, 2):
         raise CorruptShardError(path, begin, 0, f"an array of shape {shape}, where rows of values are expected")
     rows, width = shape if len(shape) == 2 else (shape[0], 1)
-    array = ArrayOnDisk(path, file, offset=begin + head.tell(), rows=rows, width=width, dtype=dtype, fortran=fortran)
-    after = begin + head.tell() + rows * array.row_bytes
+    return _Header(rows, width, dtype, fortran, head.tell())
+
+
+def _check_size(path: str, header: _Header, begin: int, end: int) -> None:
+    """CorruptShardError unless header and values are [begin, end)."""
+    after = begin + header.nbytes + header.rows * header.width * header.dtype.itemsize
     if after != end:
         raise CorruptShardError(path, min(after, end), 0, f"{end - begin} bytes, its header says {after - begin}")
-    return array

@@ -29,6 +29,20 @@ _COMMANDS = ("pipe:",)
 _NOT_COPIED = ("tls_ca_dir_path", "tls_verify_certificates", "smart_defaults")
 """Parameters of S3 that a copy of a file system does not have."""
 
+_S3 = (
+    "region", "scheme", "endpoint_override", "allow_bucket_creation", "allow_bucket_deletion", "tls_ca_file_path",
+    "tls_ca_dir_path", "tls_verify_certificates", "smart_defaults",
+)  # fmt: skip
+_GS = ("scheme", "endpoint_override", "location", "retry_limit_seconds")
+_HDFS = ("user", "replication", "buffer_size", "default_block_size", "kerb_ticket")
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "file": (), "s3": _S3, "gs": _GS, "gcs": _GS, "hdfs": _HDFS, "viewfs": _HDFS
+}  # fmt: skip
+"""Parameters that Arrow takes behind a URI's ``?``, by scheme."""
+_HADOOP = ("hdfs", "viewfs")
+_UNCHECKED = ("file", *_HADOOP)
+"""Schemes of which Arrow does not refuse others: it passes them by, or sets them in Hadoop's configuration."""
+
 _T = TypeVar("_T")
 
 
@@ -266,22 +280,38 @@ def _open_uri(uri: str) -> tuple[fs.FileSystem, str, FetchOptions]:
     assert split is not None
     query, options = _take_options(split[2] or "")
     authority, path = (authority, split[1]) if rest else (split[1], "")
-    if query and scheme == "file":  # Arrow passes by what stands there; other stores refuse what they do not know
-        unknown = query[1:].partition("=")[0]
-        raise ValueError(f"{scheme}://{path}: {unknown} is none of the parameters {', '.join(asdict(FetchOptions()))}")
+    shown = f"{scheme}://{authority.rpartition('@')[2]}{path}"  # without credentials
+    if unknown := _unknown_parameters(scheme.lower(), query):
+        raise ValueError(f"{shown}: {unknown[0]} is none of the parameters {_known_parameters(scheme.lower())}")
     try:
         base = f"{scheme}://{authority}{'/' if not authority else ''}{query}"
         filesystem, root = ask_bounded(lambda: fs.FileSystem.from_uri(base), options.stall_timeout_s)
     except TimeoutError as error:  # where no region is given, the store is asked for it
-        raise StoreReadError(f"{scheme}://{authority.rpartition('@')[2]}{path}", 0, 0, 1, str(error)) from error
+        raise StoreReadError(shown, 0, 0, 1, str(error)) from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        shown = f"{scheme}://{authority.rpartition('@')[2]}{path}"
-        reason = str(error).partition("\n")[0].replace(base, shown)  # without credentials
+        reason = str(error).partition("\n")[0].replace(base, shown)
+        if "unexpected query parameter" in reason.lower():  # newer releases of Arrow may know more than we
+            reason += f"; known are {_known_parameters(scheme.lower())}"
         raise ValueError(f"{shown}: no file system for it ({type(error).__name__}: {reason})") from None
     if filesystem.type_name == "s3" and not any(f"{name}=" in query for name in _NOT_COPIED):
         filesystem = _asked_once(filesystem)
     root = root.rstrip("/")
     return filesystem, f"{root}{path}" if path else root, options
+
+
+def _unknown_parameters(scheme: str, query: str) -> list[str]:
+    """Names that Arrow would pass by, or hand on to a store that does; other schemes' it refuses by itself."""
+    if scheme not in _UNCHECKED:
+        return []
+    names = [parameter.partition("=")[0] for parameter in query.removeprefix("?").split("&") if parameter]
+    is_hadoop = scheme != "file"
+    return [name for name in names if name not in _PARAMETERS[scheme] and not (is_hadoop and "." in name)]
+
+
+def _known_parameters(scheme: str) -> str:
+    """In words."""
+    names = ", ".join((*_PARAMETERS.get(scheme, ()), *asdict(FetchOptions())))
+    return f"{names}, nor a name of Hadoop's configuration (with a dot)" if scheme in _HADOOP else names
 
 
 def _asked_once(filesystem: fs.FileSystem) -> fs.FileSystem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -69,6 +69,14 @@ class BadRecords:
         if not isinstance(policy, str):
             raise TypeError(f"bad records: expected a BadRecords or the name of a mode, got {type(policy).__name__}")
         return cls(mode=policy)  # type: ignore[arg-type]
+
+    def of_side(self, name: str) -> BadRecords:
+        """The same policy for other files of a dataset, whose lines are not those of the main ones: a quarantine of
+        their own, ``bad.csv`` -> ``bad.NAME.csv``, so that each can be repaired and read as what it is."""
+        if self.quarantine_path is None:
+            return self
+        path = Path(self.quarantine_path)
+        return replace(self, quarantine_path=path.with_name(f"{path.stem}.{name}{path.suffix}"))
 
     def parameters(self) -> dict[str, Any]:
         """What of the policy tells which rows come out, as plain data."""

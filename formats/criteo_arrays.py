@@ -145,10 +145,11 @@ class _Arrays(Shard):
 
 def _open_npz_of_dlrm(path: str, store: Store) -> Shard:
     with contextlib.ExitStack() as on_error:
-        arrays = open_npz(path, store)
-        for array in arrays.values():
+        (labels,) = open_npz(path, ("y",), store)
+        on_error.callback(labels.close)
+        dense, sparse = open_npz(path, ("X_int", "X_cat"), store, rows=labels.rows)
+        for array in (dense, sparse):
             on_error.callback(array.close)
-        labels, dense, sparse = (_member(path, arrays, name) for name in ("y", "X_int", "X_cat"))
         shard = _Arrays(labels, dense, [sparse])
         on_error.pop_all()
         return shard
@@ -171,10 +172,10 @@ def _open_multi_hot(path: str, store: Store) -> Shard:
         for name in DCNV2_NPZ.files(path)[1:]:
             arrays.append(open_npy(name, store))
             on_error.callback(arrays[-1].close)
-        members = open_npz(path, store)
-        for array in members.values():
+        features = open_npz(path, [str(i) for i in range(NUM_SPARSE)], store, rows=arrays[0].rows)
+        for array in features:
             on_error.callback(array.close)
-        shard = _Arrays(arrays[0], arrays[1], [_member(path, members, str(i)) for i in range(NUM_SPARSE)])
+        shard = _Arrays(arrays[0], arrays[1], features)
         on_error.pop_all()
         return shard
 
@@ -192,12 +193,6 @@ def _open_split(path: str, store: Store) -> Shard:
         shard = _Arrays(arrays[0], arrays[1], arrays[2:])
         on_error.pop_all()
         return shard
-
-
-def _member(path: str, arrays: dict[str, ArrayOnDisk], name: str) -> ArrayOnDisk:
-    if name not in arrays:
-        raise ColumnMismatchError(path, name, f"is no array of this file, which has {', '.join(arrays)}")
-    return arrays[name]
 
 
 _ONE_HOT = (1,) * NUM_SPARSE

@@ -101,7 +101,8 @@ def taobao_ad_raw(
 
     `history` is the folder that `headrace convert --history` made of ``behavior_log.csv`` (``behavior_log`` beside the
     samples when not given); it is needed where the schema has one of the history columns. `bad_records` holds for all
-    three files.
+    three files; a quarantine ``bad.csv`` has lines of the samples, ``bad.ad_feature.csv`` and ``bad.user_profile.csv``
+    beside it those of the others.
     """
     sample = _first(paths)
     folder = os.path.dirname(os.path.abspath(sample))
@@ -112,8 +113,9 @@ def taobao_ad_raw(
         sparse=(_key("adgroup_id"), *(Sparse(name=name, encoding="uint64") for name in AD_COLUMNS)),
     )
     profile_schema = Schema(sparse=(_key("userid"), *(Sparse(name=name, encoding="uint64") for name in PROFILE)))
+    policy = BadRecords.of(bad_records)
     joins = [
-        Join(name, SideTable(DelimitedFiles(path, side, text, bad_records=bad_records), key), key)
+        Join(name, SideTable(DelimitedFiles(path, side, text, bad_records=policy.of_side(name)), key), key)
         for name, path, side, text, key in (
             ("ad_feature", ads, ad_schema, AD_FEATURE, "adgroup_id"),
             ("user_profile", profiles, profile_schema, USER_PROFILE, "userid"),

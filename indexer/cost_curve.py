@@ -18,19 +18,20 @@ BAND = 0.01
 @dataclass(frozen=True)
 class RowCosts:
     """Seconds (or bytes, or any other unit) a row: requested and sent back off the critical path and on it, and
-    all-reduced."""
+    all-reduced. `c_step` is of each step in which there is an R, whatever its size."""
 
     c_early: float
     c_late: float
     c_ar: float
+    c_step: float = 0.0
 
 
 @dataclass(frozen=True)
 class CostCurve:
     """`cost[r]` float64 [N + 1]: expected cost of a step for one rank with the r rows of most presence in R.
 
-    `optimum` is the smallest r of lowest cost, and all r in [`band_low`, `band_high`] cost at most 1 % more; `order`
-    int64 [N] are the rows, most presence first.
+    `optimum` is the smallest r of lowest cost, and all r in [`band_low`, `band_high`] around it cost at most 1 % more;
+    `order` int64 [N] are the rows, most presence first.
     """
 
     cost: F64
@@ -50,8 +51,11 @@ def cost_curve(presence: F64, costs: RowCosts, *, world_size: int) -> CostCurve:
     - inside R it is all-reduced if any rank touches it: P · c_ar.
 
     Outside minus inside, divided by P, is the rule of :func:`choose_hot`, which rises with q; so the curve falls to the
-    optimum and rises after it. ValueError for costs that are no costs, or with c_late < c_early.
+    optimum and rises after it, but for its first step, by c_step: where that is more than the best R saves, no R is
+    best. ValueError for costs that are no costs, or with c_late < c_early.
     """
+    if not (costs.c_step >= 0 and np.isfinite(costs.c_step)):
+        raise ValueError(f"c_step={costs.c_step}: it must be finite and not negative")
     hot = choose_hot(presence, world_size=world_size, c_early=costs.c_early, c_late=costs.c_late, c_ar=costs.c_ar)
     order = np.argsort(-presence, kind="stable")
     q = presence[order]
@@ -59,9 +63,14 @@ def cost_curve(presence: F64, costs: RowCosts, *, world_size: int) -> CostCurve:
     outside = q * (costs.c_early + p * (costs.c_late - costs.c_early))
     inside = p * costs.c_ar
     cost = np.concatenate([[0.0], np.cumsum(inside)]) + np.concatenate([np.cumsum(outside[::-1])[::-1], [0.0]])
+    cost[1:] += costs.c_step
     optimum = int(np.count_nonzero(hot))
-    good = np.flatnonzero(cost <= cost[optimum] * (1 + BAND))
-    return CostCurve(cost, order, optimum, min(int(good[0]), optimum), max(int(good[-1]), optimum))
+    if cost[optimum] >= cost[0]:
+        optimum = 0
+    worse = np.flatnonzero(cost > cost[optimum] * (1 + BAND))
+    below, above = worse[worse < optimum], worse[worse > optimum]
+    band_low = int(below[-1]) + 1 if len(below) else 0
+    return CostCurve(cost, order, optimum, band_low, int(above[0]) - 1 if len(above) else len(order))
 
 
 def measured_costs(*, row_bytes: int, rows: int = 1 << 16, rounds: int = 5) -> RowCosts:

@@ -1,7 +1,7 @@
 # distutils: language = c++
 """Native part of `location_set.py`. Signatures: _location_set.pyi."""
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef uint64_t EMPTY = 0xFFFFFFFFFFFFFFFF  # ABSENT, which is no member
 cdef uint64_t MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours fall far apart
@@ -44,3 +44,36 @@ def contains(const uint64_t[::1] table not None, const uint64_t[::1] locations n
     with nogil:
         for i in range(count):
             out[i] = locations[i] != EMPTY and table[_find(&table[0], size - 1, shift, locations[i])] == locations[i]
+
+
+def fill_positions(
+    uint64_t[::1] table not None, int64_t[::1] positions not None, const uint64_t[::1] locations not None
+):
+    cdef uint64_t size = table.shape[0], count = locations.shape[0], i, at
+    cdef int shift = _shift(size)
+    if positions.shape[0] != table.shape[0]:
+        raise ValueError(f"{positions.shape[0]} positions for a table of {size} entries")
+    fill(table, locations)
+    with nogil:
+        for i in range(count):
+            if locations[i] != EMPTY:
+                at = _find(&table[0], size - 1, shift, locations[i])
+                positions[at] = i
+
+
+def find(
+    const uint64_t[::1] table not None,
+    const int64_t[::1] positions not None,
+    const uint64_t[::1] locations not None,
+    int64_t[::1] out not None,
+):
+    cdef uint64_t size = table.shape[0], count = locations.shape[0], i, at
+    cdef int shift = _shift(size)
+    if positions.shape[0] != table.shape[0]:
+        raise ValueError(f"{positions.shape[0]} positions for a table of {size} entries")
+    if out.shape[0] != locations.shape[0]:
+        raise ValueError(f"{out.shape[0]} places for the answers of {count} locations")
+    with nogil:
+        for i in range(count):
+            at = _find(&table[0], size - 1, shift, locations[i])
+            out[i] = positions[at] if locations[i] != EMPTY and table[at] == locations[i] else -1

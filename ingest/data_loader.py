@@ -27,6 +27,7 @@ from headrace.ingest.batch_forms import join_torchrec
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.stats import NodeStats
+from headrace.ingest.file_facts import files_facts
 from headrace.ingest.loader_chain import (
     Ahead,
     Ranks,
@@ -171,7 +172,12 @@ class DataLoader:
         if communicator is not None:
             facts: dict[str, object] = {"shard": shard, **self._shared_source(shard)}
             if train:
-                facts |= {"window": window, "shuffle": (shuffle, seed, shuffle_window_rows)}
+                facts |= {
+                    "window": window,
+                    "shuffle": shuffle,
+                    "seed": seed,
+                    "shuffle_window_rows": shuffle_window_rows,
+                }
             ranks = Ranks(communicator, uneven=uneven, node_size=node_size, hot_every=hot_every, facts=facts)
         self._root: Node[Batch]
         if train:
@@ -218,8 +224,7 @@ class DataLoader:
             return {}
         facts: dict[str, object] = {"batch_size": self.batch_size, "drop_last": self.drop_last}
         if self._read is not None:
-            files = self._read.reader.files
-            facts["files"] = f"{self._read.reader.digest} ({len(files)} files)"
+            facts |= files_facts(self._read.reader)
         return facts
 
     def __len__(self) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.indexer.indexed import ABSENT
+from headrace.ingest.location_set import LocationMap
 from headrace.ingest.step_plan import I64, U32, U64, Bool, FetchKeys
 
 NO_SLOT = -1
@@ -38,14 +40,18 @@ class HotSet:
 
     def find(self, keys: FetchKeys, hashes: U64) -> I64:
         """int64 [U]: the slot of each key, NO_SLOT for those that are not in R."""
-        slots = np.flatnonzero(self.used)
-        slots = slots[np.argsort(self.hashes[slots], kind="stable")]
-        if not len(slots):
-            return np.full(len(hashes), NO_SLOT, np.int64)
-        found = slots[np.minimum(np.searchsorted(self.hashes[slots], hashes), len(slots) - 1)]
-        same = (self.keys.ids[found] == keys.ids) & (self.keys.tables[found] == keys.tables)
-        same &= (self.keys.missing[found] == keys.missing) & (self.hashes[found] == hashes)
-        return np.where(same, found, NO_SLOT).astype(np.int64)
+        slots = self._slot_of_hash.find(hashes)
+        at = np.flatnonzero(slots != NO_SLOT)
+        found = slots[at]
+        same = (self.keys.ids[found] == keys.ids[at]) & (self.keys.tables[found] == keys.tables[at])
+        same &= self.keys.missing[found] == keys.missing[at]
+        slots[at[~same]] = NO_SLOT
+        return slots
+
+    @cached_property
+    def _slot_of_hash(self) -> LocationMap:
+        """A key whose hash is ABSENT itself is never found: it is as one that is not in R, on all ranks."""
+        return LocationMap(np.where(self.used, self.hashes, ABSENT))
 
     def keys_at(self, slots: I64) -> FetchKeys:
         return FetchKeys(ids=self.keys.ids[slots], tables=self.keys.tables[slots], missing=self.keys.missing[slots])
@@ -82,7 +88,11 @@ class KeyCounts:
         if not self._parts:
             return np.empty(0, KEY_RECORD), np.empty(0, np.uint64)
         locations, hashes, keys, counts = self._parts[0]
-        order = np.lexsort((hashes, -counts))[:most]
+        candidates = np.arange(len(counts))
+        if most < len(counts):  # only those that may be among them need an order
+            least = np.partition(counts, len(counts) - most)[len(counts) - most] if most else np.iinfo(np.int64).max
+            candidates = np.flatnonzero(counts >= least)
+        order = candidates[np.lexsort((hashes[candidates], -counts[candidates]))[:most]]
         records = np.empty(len(order), KEY_RECORD)
         records["count"], records["hash"], records["id"] = counts[order], hashes[order], keys.ids[order]
         records["table"], records["missing"] = keys.tables[order], keys.missing[order]
@@ -93,13 +103,16 @@ class KeyCounts:
             return
         locations = np.concatenate([part[0] for part in self._parts])
         counts = np.concatenate([part[3] for part in self._parts])
-        every, first, inverse = np.unique(locations, return_index=True, return_inverse=True)
+        order = np.argsort(locations)
+        ordered = locations[order]
+        starts = np.flatnonzero(np.concatenate([[len(ordered) > 0], ordered[1:] != ordered[:-1]]))
+        every, first = ordered[starts], order[starts]
         keys = FetchKeys(
             ids=np.concatenate([part[2].ids for part in self._parts])[first],
             tables=np.concatenate([part[2].tables for part in self._parts])[first],
             missing=np.concatenate([part[2].missing for part in self._parts])[first],
         )
-        total = np.bincount(inverse, weights=counts, minlength=len(every)).astype(np.int64)
+        total = np.add.reduceat(counts[order], starts) if len(starts) else np.empty(0, np.int64)
         hashes = np.concatenate([part[1] for part in self._parts])[first]
         self._parts = [(every, hashes, keys, total)]
         self._rows = self._merged = len(every)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.indexer.exchange.errors import RankLostError, RankTimeoutError
+from headrace.indexer.exchange.activity import NOWHERE, Begun, Numbers, Place
+from headrace.indexer.exchange.errors import (
+    ExchangeClosedError,
+    RankLeftError,
+    RankLostError,
+    RankMismatchError,
+    RankStandstillError,
+    RankTimeoutError,
+)
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
+from headrace.indexer.exchange.watch import Watch
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
@@ -59,13 +69,13 @@ class Posts(Protocol):
 class Posted:
     """Messages under way. Their arrays must stay as they are until `wait`; an array to fill is whole after it."""
 
-    def __init__(self, channel: Channel, waiting: Waiting, what: str) -> None:
-        self._channel, self._waiting, self._what = channel, waiting, what
+    def __init__(self, channel: Channel, waiting: Waiting, what: str, numbers: dict[int, Numbers]) -> None:
+        self._channel, self._waiting, self._what, self._numbers = channel, waiting, what, numbers
 
     def wait(self) -> None:
         """RankTimeoutError or RankLostError, which name the ranks. Again: nothing."""
         waiting, self._waiting = self._waiting, ()
-        self._channel._wait(waiting, self._what)
+        self._channel._wait(waiting, self._what, self._numbers)
 
 
 class Channel:
@@ -85,12 +95,17 @@ class Channel:
         timeout_s: float,
         traffic: Traffic,
         chunk_bytes: int | None,
+        watch: Watch | None = None,
+        place: Place = NOWHERE,
+        ahead: bool = False,
     ) -> None:
         self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
         self.members = tuple(members)
         self.traffic = traffic
         self._lane = lane
         self._chunk_bytes = chunk_bytes
+        self._watch, self._place, self._ahead = watch, place, ahead
+        self._begun = Begun() if watch is None else watch.activity.begun_at(place)
         self._closed = threading.Event()
 
     def room(self, peer: int, shape: tuple[int, int]) -> F32:
@@ -104,21 +119,27 @@ class Channel:
         what: str = "a message",
         *,
         ring: bool = True,
+        traffic: Traffic | None = None,
     ) -> Posted:
-        """Begin to send and to fill C-contiguous arrays, by peer; peers are visited around the ring."""
+        """Begin to send and to fill C-contiguous arrays, by peer; peers are visited around the ring. Their bytes are
+        counted in `traffic`, if it is given, instead of the channel's own."""
+        counts = self.traffic if traffic is None else traffic
         waiting: list[tuple[int, Any]] = []
         order = turns(self.rank, self.size, ring=ring)
         for _, sender in order:
             if sender in receives and receives[sender].size:
                 data, peer = bytes_of(receives[sender]), self.members[sender]
-                self.traffic.received[peer] += len(data)
+                counts.received[peer] += len(data)
+                self._begun.received[peer] += 1
                 waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
         for to, _ in order:
             if to in sends and sends[to].size:
                 data, peer = bytes_of(sends[to]), self.members[to]
-                self.traffic.sent[peer] += len(data)
+                counts.sent[peer] += len(data)
+                self._begun.sent[peer] += 1
                 waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
-        return Posted(self, waiting, what)
+        numbers = {peer: self._begun.numbers(peer) for peer, _ in waiting} if self._watch is not None else {}
+        return Posted(self, waiting, what, numbers)
 
     def swap(self, sent: Array, to: int, received: Array, sender: int, what: str = "a message") -> None:
         """Send one array and fill another."""
@@ -176,15 +197,45 @@ class Channel:
             return [data]
         return [data[start : start + size] for start in range(0, len(data), size)]
 
-    def _wait(self, waiting: Waiting, what: str) -> None:
+    def _wait(self, waiting: Waiting, what: str, numbers: dict[int, Numbers]) -> None:
         if not waiting:
             return
+        here, watch = self.members[self.rank], self._watch
+        if watch is None:
+            with self.lost(here, what):
+                late = self._lane.wait(waiting, self.timeout_s)
+            if late:
+                raise RankTimeoutError(here, late, self.timeout_s, what)
+            return
+        with watch.activity.waits(what, self._place, numbers, ahead=self._ahead) as mine:
+            with self.lost(here, what):
+                late, why = watch.wait(self._lane, waiting, self.timeout_s, mine)
+            if not late:
+                return
+            if why == "left":
+                raise RankLeftError(here, watch.farewell(late), what)
+            others = f" ({watch.activity.last}){watch.words(late, mine.since)}"
+            if why == "standstill":
+                raise RankStandstillError(here, late, what, others)
+            raise RankTimeoutError(here, late, self.timeout_s, what, others)
+
+    @contextmanager
+    def lost(self, here: int, what: str) -> Iterator[None]:
+        """What a backend raises while this rank waits, in the words of :mod:`headrace.indexer.exchange.errors`."""
         try:
-            late = self._lane.wait(waiting, self.timeout_s)
+            yield
         except RankLostError as error:
-            raise RankLostError(self.members[self.rank], error.ranks, what, str(error).rpartition(": ")[2]) from None
-        if late:
-            raise RankTimeoutError(self.members[self.rank], late, self.timeout_s, what)
+            said = {} if self._watch is None else self._watch.farewell(error.ranks)
+            if said:
+                raise RankLeftError(here, said, what) from error
+            raise RankLostError(here, error.ranks, what, str(error).rpartition(": ")[2]) from None
+        except ExchangeClosedError:
+            raise
+        except RuntimeError as error:
+            raise RankMismatchError(
+                f"rank {here} got another message than {what}: the ranks do not make the same calls for the same "
+                f"batches ({str(error).strip().splitlines()[-1]})"
+            ) from error
 
 
 def check_size(size: int, limit: int, sender: int) -> int:

@@ -10,14 +10,18 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
+import numpy.typing as npt
 
 from headrace.indexer.checks import check_integer
+from headrace.indexer.exchange.activity import Activity, Place
+from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel, Traffic
 from headrace.indexer.exchange.errors import ExchangeClosedError
+from headrace.indexer.exchange.figures import gather_arrays
 from headrace.indexer.exchange.mpi_transport import MpiTransport, launched_ranks
 from headrace.indexer.exchange.node_channel import NodeChannel, SharedNodes
 from headrace.indexer.exchange.transport import NoTransport, Transport
+from headrace.indexer.exchange.watch import Watch
 
 Backend = Literal["none", "mpi", "gloo"]
 
@@ -32,13 +36,17 @@ PURPOSES = {
     for number, name in enumerate(
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
-            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves"),
-            *("node_memory", "node_bells"),
+            *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves", "figures"),
+            *("held", "evaluated", "node_evaluated", "node_memory"),
         )
     )
 }
 """Channels by name; those of `stream` follow."""
 
+_AHEAD = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
+"""Those of a loader's thread."""
+
+_WATCH = 63
 _FIRST_STREAM = 64
 
 _RUNS_REMEMBERED = 1000
@@ -77,6 +85,10 @@ class Communicator:
         self._channels: dict[tuple[str, int], Channel] = {}
         self._over: dict[tuple[str, int], None] = {}  # closed, the oldest first
         self._closed = False
+        self.activity = Activity()
+        self._watch: Watch | None = None
+        if transport.watched and transport.size > 1:
+            self._watch = Watch(transport.lane(_WATCH), transport.rank, transport.size, self.activity)
 
     @property
     def backend(self) -> str:
@@ -115,6 +127,9 @@ class Communicator:
                     timeout_s=self.timeout_s,
                     traffic=self._traffic.setdefault(purpose, Traffic(self.world_size)),
                     chunk_bytes=self.chunk_bytes,
+                    watch=self._watch,
+                    place=Place(purpose, run),
+                    ahead=purpose in _AHEAD,
                 )
             return self._channels[purpose, run]
 
@@ -159,8 +174,9 @@ class Communicator:
         if memory is None:
             return channel
         with self._lock:
+            bells = self._traffic.setdefault("node_bells", Traffic(self.world_size))
             apart = self._shared.setdefault(purpose, Traffic(self.world_size))
-        return NodeChannel(memory, self.channel("node_bells", run, members), channel.traffic, apart)
+        return NodeChannel(memory, channel, bells=bells, traffic=(channel.traffic, apart))
 
     def bytes_shared(self) -> dict[str, list[int]]:
         """Of `bytes_sent`, those that went through shared memory."""
@@ -169,7 +185,21 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks have come."""
-        self.channel("control").all_gather(np.zeros(1, np.int64), "its arrival")
+        agree(self.channel("control"), {}, "its arrival")
+
+    def all_gather(self, array: npt.ArrayLike, what: str = "its array") -> list[npt.NDArray[Any]]:
+        """The arrays of all ranks, in the order of ranks, the same on each: for metrics, also those that are no mean.
+
+        All ranks call it, in the same order, each with numbers or truths (an array, a scalar, a tensor on the host) of
+        one dtype and shape but for the first axis, which may be of any length, 0 among them. The arrays returned are
+        the caller's own. ``sum(ranks.all_gather(x))`` adds in the order of ranks: the same bits on all of them, in
+        every run, under each launcher.
+
+        `what` is named by errors, and must be one on all ranks. TypeError for what is no array of numbers, on this rank
+        alone; RankMismatchError, on all, where `what`, dtypes or shapes differ; RankTimeoutError or RankLostError for
+        ranks that did not come, by their numbers.
+        """
+        return gather_arrays(self.channel("figures"), array, what)
 
     def end_all(self, error: BaseException) -> None:
         """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
@@ -178,10 +208,14 @@ class Communicator:
         sys.stderr.write("".join(lines))  # in one write: the ranks share the stream
         sys.stderr.flush()
         self._nodes.give_up()
+        if self._watch is not None:
+            self._watch.leave(f"has failed with {type(error).__name__}: {error}")
         self._transport.end_all()
 
     def close(self) -> None:
-        """End all waits of this rank. Again: nothing."""
+        """End all waits of this rank, and tell the others that it leaves. Again: nothing."""
+        if self._watch is not None:
+            self._watch.leave("has closed its communicator")
         with self._lock:
             self._closed = True
             channels = list(self._channels.values())

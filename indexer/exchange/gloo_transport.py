@@ -43,6 +43,7 @@ class GlooTransport:
 
     name = "gloo"
     max_tag = (1 << 31) - 1
+    watched = True
 
     def __init__(self, timeout_s: float) -> None:
         if not dist.is_available() or not dist.is_initialized():

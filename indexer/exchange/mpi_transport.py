@@ -49,6 +49,7 @@ class MpiTransport:
     """The ranks of COMM_WORLD, under a communicator of our own, so that no message of the user's meets ours."""
 
     name = "mpi"
+    watched = True
 
     def __init__(self) -> None:
         self._mpi = load_mpi()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,11 +27,11 @@ _NOT_WANTED = "it was started with shared_memory=False"
 
 
 class NodeChannel:
-    """As :class:`Channel`, of one purpose, between the ranks of `bells`. `traffic` counts the arrays, not the bells."""
+    """As `channel`, in which the bells ring. They are counted in `bells`, and the arrays in each of `traffic`."""
 
-    def __init__(self, memory: NodeMemory, bells: Channel, *traffic: Traffic) -> None:
-        self.rank, self.size = bells.rank, bells.size
-        self._memory, self._bells, self._traffic = memory, bells, traffic
+    def __init__(self, memory: NodeMemory, channel: Channel, *, bells: Traffic, traffic: Sequence[Traffic]) -> None:
+        self.rank, self.size = channel.rank, channel.size
+        self._memory, self._channel, self._bells, self._traffic = memory, channel, bells, traffic
 
     def room(self, peer: int, shape: tuple[int, int]) -> F32:
         """An array float32 to be written, and posted to `peer`: it lies where the peer reads it."""
@@ -48,11 +48,12 @@ class NodeChannel:
         for peer, data in self._of_others(sends).items():
             bells[peer] = self._memory.outboxes[peer].publish(data)
             for traffic in self._traffic:
-                traffic.sent[self._bells.members[peer]] += len(data)
+                traffic.sent[self._channel.members[peer]] += len(data)
         for peer, data in coming.items():
             for traffic in self._traffic:
-                traffic.received[self._bells.members[peer]] += len(data)
-        return Taking(self._memory, self._bells, self._bells.post(bells, rung, what), rung, coming, what)
+                traffic.received[self._channel.members[peer]] += len(data)
+        posted = self._channel.post(bells, rung, what, traffic=self._bells)
+        return Taking(self._memory, self._channel, posted, rung, coming, what)
 
     def _of_others(self, arrays: Mapping[int, Array]) -> dict[int, U8]:
         return {peer: bytes_of(array) for peer, array in arrays.items() if peer != self.rank and array.size}
@@ -64,24 +65,27 @@ class Taking:
     def __init__(
         self,
         memory: NodeMemory,
-        bells: Channel,
+        channel: Channel,
         posted: Posted,
         rung: Mapping[int, Bell],
         into: Mapping[int, U8],
         what: str,
     ) -> None:
-        self._memory, self._posted, self._rung, self._into, self._what = memory, posted, rung, into, what
-        self._here, self._members = bells.members[bells.rank], bells.members
+        self._memory, self._channel, self._what = memory, channel, what
+        self._posted, self._rung, self._into = posted, rung, into
 
     def wait(self) -> None:
         """RankTimeoutError or RankLostError, which name the ranks. Again: nothing."""
         self._posted.wait()
         into, self._into = self._into, {}
+        here = self._channel.members[self._channel.rank]
         for peer, data in into.items():
-            try:
-                self._memory.inboxes[peer].take(self._rung[peer], data)
-            except SharedMemoryError as error:  # it rang, and ended
-                raise RankLostError(self._here, [self._members[peer]], self._what, str(error)) from error
+            with self._channel.lost(here, self._what):
+                try:
+                    self._memory.inboxes[peer].take(self._rung[peer], data)
+                except SharedMemoryError as error:  # it rang, and ended
+                    why = str(error).replace(": ", ", ")
+                    raise RankLostError(here, [self._channel.members[peer]], self._what, why) from error
 
 
 class SharedNodes:

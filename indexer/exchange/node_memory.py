@@ -169,11 +169,14 @@ class Inbox:
         self._blocks: dict[int, tuple[int, SharedBlock]] = {}
 
     def take(self, bell: Bell, into: U8) -> None:
-        """Copy the message that a bell tells of. ValueError for another one than is expected, SharedMemoryError for a
-        block that cannot be opened, as after its process has ended."""
+        """Copy the message that a bell tells of.
+
+        RuntimeError for one of another size than is expected, ValueError for a bell that cannot be, SharedMemoryError
+        for a block that cannot be opened, as after its process has ended.
+        """
         slot, generation, descriptor, capacity, message, nbytes = bell.tolist()
         if nbytes != len(into):
-            raise ValueError(f"a message of {nbytes} bytes in shared memory, {len(into)} expected")
+            raise RuntimeError(f"a message of {nbytes} bytes in shared memory, {len(into)} expected")
         check_integer("the number of a block", slot, 0, _SLOT_LIMIT)
         check_integer("the size of a block", capacity, nbytes, CAPACITY_LIMIT)
         with self._lock:

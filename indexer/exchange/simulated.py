@@ -47,6 +47,7 @@ def run_ranks(
         except BaseException as error:
             errors.append((time.monotonic(), error))
         finally:
+            communicator.close()
             world.leave(rank)
 
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
@@ -91,6 +92,10 @@ class SimulatedWorld:
         self._turns = [threading.Semaphore(0) for _ in range(size)]  # with a seed: one is free, or none
         self._ready: dict[int, Callable[[], bool]] = {}  # with a seed: who waits, and until when
         self._begun = 0
+
+    @property
+    def takes_turns(self) -> bool:
+        return self._rng is not None
 
     def transport(self, rank: int) -> SimulatedTransport:
         return SimulatedTransport(self, rank)
@@ -190,6 +195,7 @@ class SimulatedTransport:
 
     def __init__(self, world: SimulatedWorld, rank: int) -> None:
         self.world, self.rank, self.size = world, rank, world.size
+        self.watched = not world.takes_turns
 
     def lane(self, tag: int) -> Lane:
         return SimulatedLane(self.world, self.rank, tag)

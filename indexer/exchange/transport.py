@@ -40,6 +40,7 @@ class Transport(Protocol):
     rank: int
     size: int
     max_tag: int
+    watched: bool  # whether a thread may send and receive at any time, beside those that work
 
     def lane(self, tag: int) -> Lane:
         """The stream with a tag of 0 to `max_tag`; each tag once."""
@@ -58,6 +59,7 @@ class NoTransport:
     rank = 0
     size = 1
     max_tag = (1 << 31) - 1
+    watched = False
 
     def lane(self, tag: int) -> Lane:
         return _NoLane()

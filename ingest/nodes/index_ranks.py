@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from headrace.formats.rows import RowBlock, Source
 from headrace.formats.schema import Schema
+from headrace.formats.schema_difference import plain_differences
 from headrace.indexer.dedup import Deduplicator
 from headrace.indexer.dit import DIT
-from headrace.indexer.exchange.agreement import agree
+from headrace.indexer.exchange.agreement import Detail, agree
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankFailedError
 from headrace.indexer.exchange.requests import (
@@ -116,8 +117,8 @@ class IndexRanks(Node[RankRows]):
         if communicator.world_size % self.node_size:
             raise ValueError(f"{communicator.world_size} ranks are not nodes of node_size={node_size} each")
         self._node_round: RequestRound | None = None
-        self._facts = {"schema": schema.digest, "uneven": uneven, "insert": insert, **(facts or {})}
-        self._facts |= {"hot_rows": (self.hot_rows, self.hot_every), "node_size": self.node_size}
+        self._facts = {"schema": schema_fact(schema), "train": insert, "uneven": uneven, **(facts or {})}
+        self._facts |= {"hot_rows": self.hot_rows, "hot_every": self.hot_every, "node_size": self.node_size}
         self._tables = index_tables(schema)
         self._dedup = Deduplicator(self._tables)
         self._converter = RowConverter(schema)
@@ -141,7 +142,9 @@ class IndexRanks(Node[RankRows]):
         self._reset_source(state)
         self._forget()
         self._run = run = self.communicator.new_run()
-        agree(self.communicator.channel("control"), {**self._facts, "run": run}, _START)
+        facts = {**self._facts, "number of epochs and evaluations begun": run}
+        agree(self.communicator.channel("control"), facts, _START)
+        self.communicator.activity.did("the start of an epoch" if self.insert else "the start of an evaluation")
         members = self.communicator.cross_members(self.node_size) if self.node_size > 1 else None
         self._round = self._make_round("requests", "replies", run, members)
         self._node_round = None
@@ -423,6 +426,11 @@ def table_order(schema: Schema) -> list[int]:
     for group in schema.groups:
         order += dict.fromkeys(ordinal[schema.sparse[f].table] for f in group.features)
     return order
+
+
+def schema_fact(schema: Schema) -> Detail:
+    """What :func:`agree` compares of a schema."""
+    return Detail(schema.to_dict(), plain_differences)
 
 
 def empty_block(schema: Schema) -> RowBlock:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from headrace._version import __version__
-from headrace.cli_bench import bench
+from headrace.cli_bench import bench, refuse_under_launcher
 from headrace.cli_convert import convert
 from headrace.cli_embed import bench_embed_command
 from headrace.cli_lint import lint
@@ -42,8 +42,10 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Stream click logs into the training of recommender models."""
+    refuse_under_launcher(ctx, but=("bench",))
 
 
 @main.command("generate")

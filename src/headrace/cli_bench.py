@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -12,8 +12,8 @@ from headrace.cli_report import json_option, note, plot_option, refuse_given, ro
 from headrace.formats.generate.presets import preset_names
 from headrace.indexer.bench_ranks import ORDERS
 from headrace.indexer.exchange.communicator import connect
-from headrace.indexer.exchange.mpi_transport import launched_rank, launched_ranks
 from headrace.indexer.memory import check_memory
+from headrace.launched import launch, why_not_here
 
 _BYTES_PER_ROW = 24
 """Of the index, on average; whoever measures it keeps the ids beside it."""
@@ -50,9 +50,18 @@ class Count(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return int(number)
 
 
+def refuse_under_launcher(ctx: click.Context, *, but: Collection[str]) -> None:
+    """An error where mpirun or torchrun started several processes, and the command called is none of those `but`."""
+    name = ctx.invoked_subcommand
+    if name is not None and name not in but and (why := why_not_here(f"{ctx.command_path} {name}")):
+        raise click.ClickException(why)
+
+
 @click.group("bench")
-def bench() -> None:
+@click.pass_context
+def bench(ctx: click.Context) -> None:
     """Measure throughput, with the physical limit and the peers in the same run."""
+    refuse_under_launcher(ctx, but=("index",))
 
 
 @bench.command("index")
@@ -87,7 +96,7 @@ def bench() -> None:
 @click.option(
     "--ranks/--no-ranks",
     default=None,
-    help="Measure the index spread over the ranks of an MPI launcher.  [default: when it has started several]",
+    help="Measure the index spread over the ranks of mpirun or torchrun.  [default: when it has started several]",
 )
 @click.option("--ring/--no-ring", default=None, help="Ranks: visit peers around the ring, or from rank 0 up, not both.")
 @click.option("--request-threads", type=click.IntRange(1, 256), default=1, help="Ranks: request streams of each rank.")
@@ -107,18 +116,20 @@ def bench_index_command(
 ) -> None:
     """Samples a second that the index deduplicates and looks up; without a model.
 
-    Under `mpirun -n N` the index is spread over N ranks, and every unique key is asked of its owner.
+    Under `mpirun -n N` or `torchrun --nproc-per-node N` the index is spread over N ranks, and every unique key is asked
+    of its owner.
     """
     from headrace.bench import bench_index, bench_ranks
 
     _check_rows(options["rows"])
-    if ranks or (ranks is None and launched_ranks() > 1):
+    launched = launch()
+    if ranks or (ranks is None and launched is not None):
         refuse_given(_ONE_PROCESS, "for one process alone: --no-ranks")
         if len(options["threads"]) > 1:
             raise click.UsageError("several --threads are for one process alone: --no-ranks")
         kept = {name: options[name] for name in ("rows", "batch_size", "samples", "rounds", "seed")}
         try:
-            communicator = connect("mpi", timeout_s=timeout_s)
+            communicator = connect("mpi" if launched is None else "auto", timeout_s=timeout_s)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
         spread = bench_ranks(
@@ -135,13 +146,13 @@ def bench_index_command(
             _note_samples(options["samples"] * spread["ranks"], spread, f"in whole batches of {streams} streams")
             write_report(spread, json_path, table=rates_table(spread, "samples_per_s", spread["samples_per_s"]))
         return
-    refuse_given(("ring", "request_threads", "parser", "timeout_s"), "for the ranks of an MPI launcher alone")
+    refuse_given(("ring", "request_threads", "parser", "timeout_s"), "for the ranks of mpirun or torchrun alone")
     if options["data"] is None:
         refuse_given(("labels",), "for the files of --data alone")
     else:
         refuse_given(("preset", "seed"), "for a generated stream, not with --data")
     report = bench_index(preset, **options)
-    if launched_rank() != 0:
+    if launched is not None and launched.rank != 0:
         return  # of several processes that measure the same side by side, one reports
     _note_samples(options["samples"], report, _why_rounded(options["data"], options["batch_size"]))
     write_report(report, json_path, table=index_table(report))

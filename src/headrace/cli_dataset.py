@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli_inputs import read_by
 from headrace.cli_report import refuse_given
 from headrace.formats.datasets import DATASETS
 from headrace.formats.own_text import NAME as OWN_TEXT
@@ -32,17 +33,16 @@ def _options(command: _F, *, required: bool) -> _F:
             "--separator", metavar="CHAR", callback=_read_separator, help='Of --dataset csv; "tab" is one.  [,]'
         ),
         click.option(
-            "--schema", metavar="FILE", callback=_read_schema, help="YAML schema, instead of the dataset's own."
+            "--schema",
+            metavar="FILE",
+            callback=read_by(Schema.from_yaml),
+            help="YAML schema, instead of the dataset's own.",
         ),
         click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True),
         click.argument("data", nargs=-1, required=required),
     ):
         command = option(command)
     return command
-
-
-def _read_schema(ctx: click.Context, param: click.Parameter, path: str | None) -> Schema | None:
-    return None if path is None else Schema.from_yaml(path)
 
 
 def _read_separator(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:

@@ -34,7 +34,7 @@ def writable_folder(ctx: click.Context, param: click.Parameter, path: str | None
         while _stat(there) is None:
             there = os.path.dirname(there)
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{path!r} cannot be written to: {_words(error)}", ctx, param) from None
+        raise click.BadParameter(f"{path!r} cannot be written to: {in_words(error)}", ctx, param) from None
     if not os.path.isdir(there):
         raise click.BadParameter(f"{path!r} is not a folder", ctx, param)
     if not os.access(there, os.W_OK):
@@ -49,7 +49,7 @@ def _checked(ctx: click.Context, param: click.Parameter, path: str | None, *, wh
     try:
         problem = _problem(path, whole=whole)
     except (OSError, ValueError) as error:  # of a name that is too long, a circle of links, a zero byte
-        problem = f"{path!r} cannot be written: {_words(error)}"
+        problem = f"{path!r} cannot be written: {in_words(error)}"
     if problem:
         raise click.BadParameter(problem, ctx, param)
     found = _stat(path)
@@ -91,5 +91,6 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """What the system said, without its number and the path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -9,6 +9,7 @@ import click
 
 from headrace.bench_plan import bench_plan
 from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
+from headrace.cli_inputs import readable
 from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
 from headrace.cli_report import HotRows, json_option, plot_option, preset_batch_size, refuse_given, write_report
@@ -63,9 +64,11 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 @click.option(
     "--out", metavar="FILE", callback=replaceable, help="Save the plans (Arrow IPC). Ranks: a table of steps and ranks."
 )
-@click.option("--read", metavar="FILE", help="Read saved plans, in the place of DATA.")
+@click.option("--read", metavar="FILE", callback=readable, help="Read saved plans, in the place of DATA.")
 @click.option("--verify", is_flag=True, help="Prove the plans; exit code 1 if they are wrong.")
-@click.option("--diff", nargs=2, metavar="A B", help="Compare two saved files; exit code 1 if they differ.")
+@click.option(
+    "--diff", nargs=2, metavar="A B", callback=readable, help="Compare two saved files; exit code 1 if they differ."
+)
 @plot_option("Draw residency, hit rate and bytes over the steps. Ranks: bytes and time over R and over the ranks")
 @links_option
 @json_option

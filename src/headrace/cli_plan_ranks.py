@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from headrace.cli_dataset import one_or_all
+from headrace.cli_inputs import read_by
 from headrace.cli_report import write_json
 from headrace.formats.atomic_file import write_atomic
 from headrace.formats.generate.presets import preset_names
@@ -41,7 +42,7 @@ def links_option(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--links",
             metavar="FILE",
-            callback=_read_links,
+            callback=read_by(LinkModel.from_yaml),
             help="Ranks: bandwidth and latency inside a node and between nodes (YAML).  [8 GPUs a node, NVLink inside, "
             "100 Gbit/s between]",
         ),
@@ -49,10 +50,6 @@ def links_option(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
-
-
-def _read_links(ctx: click.Context, param: click.Parameter, path: str | None) -> LinkModel | None:
-    return None if path is None else LinkModel.from_yaml(path)
 
 
 def plan_ranks(

@@ -90,6 +90,8 @@ def replay(
         refuse_given(("end_marker", "poll_seconds", "max_idle_seconds"), "for --follow alone")
     if split is None:
         refuse_given(("convention",), "for --split alone")
+    if split == "train":
+        refuse_given(("convention",), "for --split validation and test: of train both are the same")
     if not options["shuffle"]:
         refuse_given(("seed",), "for --shuffle alone")
     paths: Any = one_or_all(data)

@@ -30,7 +30,7 @@ PUBLISHED_ROWS = {"criteo-kaggle": 32_768, "criteo-terabyte": 65_536, "taobao-us
 
 CURVE_POINTS = 100
 
-DEFAULT_COSTS = {"c_early": 1.0, "c_late": 2.0, "c_ar": 1.0}
+DEFAULT_COSTS = {"c_early": 1.0, "c_late": 2.0, "c_ar": 1.0, "c_step": 0.0}
 """Of a row, in no unit: as a late one is awaited, it counts twice."""
 
 
@@ -61,6 +61,7 @@ DEFAULT_COSTS = {"c_early": 1.0, "c_late": 2.0, "c_ar": 1.0}
 @click.option("--c-early", type=click.FloatRange(0), help="Cost of a row requested off the critical path.  [1]")
 @click.option("--c-late", type=click.FloatRange(0), help="Cost of a row requested on it.  [2]")
 @click.option("--c-ar", type=click.FloatRange(0), help="Cost of a row all-reduced.  [1]")
+@click.option("--c-step", type=click.FloatRange(0), help="Cost of a step in which there is an R at all.  [0]")
 @plot_option("Draw the cost over the size of R")
 @json_option
 def stats_command(
@@ -115,7 +116,7 @@ def stats_command(
         if len(reader.schema.groups) != 1:
             write_report({"features": counted}, json_path, hidden=("features",))
             return
-    given = {name: options.pop(name) for name in ("c_early", "c_late", "c_ar")}
+    given = {name: options.pop(name) for name in DEFAULT_COSTS}
     if calibrate:
         refuse_given(given, "in a unit of its own beside nanoseconds of --calibrate: give all costs, or none")
         costs = _nanoseconds(measured_costs(row_bytes=criteo_schema(dim=options["dim"]).groups[0].row_bytes))
@@ -146,7 +147,9 @@ def stats_command(
 
 
 def _nanoseconds(costs: RowCosts) -> RowCosts:
-    return RowCosts(c_early=1e9 * costs.c_early, c_late=1e9 * costs.c_late, c_ar=1e9 * costs.c_ar)
+    return RowCosts(
+        c_early=1e9 * costs.c_early, c_late=1e9 * costs.c_late, c_ar=1e9 * costs.c_ar, c_step=1e9 * costs.c_step
+    )
 
 
 def _indexed(
@@ -240,6 +243,7 @@ def hot_set_report(counter: PresenceCounter, curve: CostCurve, costs: RowCosts, 
         "c_early": costs.c_early,
         "c_late": costs.c_late,
         "c_ar": costs.c_ar,
+        "c_step": costs.c_step,
         "r_rows": curve.optimum,
         "cost": float(curve.cost[curve.optimum]),
         "cost_without_r": float(curve.cost[0]),

@@ -9,9 +9,9 @@ import torch
 
 from headrace.embed.arena import PlanError
 from headrace.embed.batch_check import check_batch
-from headrace.embed.schema_difference import differences
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import Label, Schema, Sparse, Table
+from headrace.formats.schema_difference import differences
 from headrace.indexer.indexed import ABSENT
 
 SCHEMA = Schema(

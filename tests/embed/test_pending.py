@@ -106,7 +106,7 @@ class TestSkip:
         stage(batches[0]).sum().backward()
         stage(batches[1]).sum().backward()
         stage.pending_leaves()
-        stage.add_gradients(0, RowKeys.of(batches[1].groups[0]), np.full((2, 2), 4.0, np.float32))
+        stage.add_gradients([(0, RowKeys.of(batches[1].groups[0]), np.full((2, 2), 4.0, np.float32))])
         stage.skip(batches[1])
         stage.optimizer().step()
         assert vectors(stage, [1, 2, 3], index) == [-1, -5, -4]

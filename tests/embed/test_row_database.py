@@ -159,7 +159,40 @@ def test_empty_requests(database):
     database.update()
 
 
+class TestBlocks:
+    def test_a_ticket_is_released_at_the_end_of_its_block(self, database, stage):
+        with database.prefetch({"items": [1]}) as ticket:
+            assert database.in_flight == 1
+            database.push(ticket, ones(ticket, "items"))
+        assert database.in_flight == 0
+        database.update()  # what was pushed stays
+        assert stage.num_steps == 1
+
+    def test_on_an_error_too_which_goes_on(self, database):
+        with pytest.raises(ValueError, match="of which"), database.prefetch({"items": [1]}) as ticket:
+            database.push(ticket, {"users": np.ones((1, 3), np.float32)})
+        assert database.in_flight == 0
+
+    def test_one_that_was_released_within_is_left_alone(self, database):
+        with database.prefetch({"items": [1]}) as ticket:
+            database.release(ticket)
+        with pytest.raises(RuntimeError, match="released"), ticket:
+            pytest.fail("no ticket to enter")
+
+    def test_blocks_within_blocks(self, database):
+        with database.prefetch({"items": [1]}) as outer, database.prefetch({"items": [2]}) as inner:
+            assert database.in_flight == 2
+            assert database.pull(outer)["items"].shape == database.pull(inner)["items"].shape
+        assert database.in_flight == 0
+
+
 class TestRefusals:
+    @pytest.mark.parametrize("wrong", [None, {"items": [1]}, 5, "ticket"])
+    def test_what_is_no_ticket(self, database, wrong):
+        for use in (database.pull, database.release, lambda t: database.push(t, {})):
+            with pytest.raises(TypeError, match=r"a ticket is what prefetch\(ids\) gave, not a "):
+                use(wrong)
+
     def test_released_and_foreign_tickets(self, database, stage, index):
         ticket = database.prefetch({"items": [1]})
         database.release(ticket)
@@ -288,12 +321,6 @@ def test_no_ticket_outlives_rows_that_were_forgotten_or_loaded(database, stage, 
             database.push(ticket, ones(ticket, "items"))
         database.release(ticket)
     assert database.in_flight == 0
-
-
-@pytest.mark.parametrize("wrong", [None, 5, "ticket"])
-def test_what_is_no_ticket_is_refused(database, wrong):
-    with pytest.raises(RuntimeError, match="ticket"):
-        database.pull(wrong)
 
 
 def test_a_gradient_without_memory_is_refused(database):

@@ -14,6 +14,7 @@ IDLE = [
     ("replay DATA --end-marker X --poll-seconds 1", "--end-marker, --poll-seconds: for --follow alone"),
     ("replay DATA --max-idle-seconds 5", "--max-idle-seconds: for --follow alone"),
     ("replay DATA --convention torchrec", "--convention: for --split alone"),
+    ("replay DATA --split train --convention torchrec", "--convention: for --split validation and test"),
     ("replay DATA --seed 3", "--seed: for --shuffle alone"),
     ("replay DATA --schema SCHEMA --dim 32", "--dim: stands in the schema"),
     ("replay DATA --schema SCHEMA --no-labels", "--no-labels: stands in the schema"),

@@ -76,7 +76,7 @@ def test_diff_names_the_first_step_and_has_exit_code_1(data, tmp_path) -> None:
     ("arguments", "message"),
     [
         (["plan"], "one of them"),
-        (["plan", "{data}", "--read", "x"], "one of them"),
+        (["plan", "{data}", "--read", __file__], "one of them"),
         (["plan", "--read", "{data}/../none.arrow"], "none.arrow"),
         (["plan", "{data}", "--capacity", "5"], "are needed"),
         (["stats", "{data}", "--c-early", "5"], "cannot cost less"),

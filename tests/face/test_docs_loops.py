@@ -1,8 +1,11 @@
-"""The code of docs/training.md, docs/index.md and docs/stage.md, run as it stands there."""
+"""The code of docs/training.md, training_over_ranks.md, index.md and stage.md, run as it stands there."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import shlex
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,40 @@ def test_the_loop_goes_on_as_if_it_had_not_been_killed(
     scored = run(scoring.replace("dim=16", "dim=4"), model=whole["model"], torch=torch, headrace=headrace)
     assert scored["scores"].shape == (100,)
     assert run(schema)["clicks"].groups[0].dim == 32
+
+
+def test_a_loop_over_ranks_its_metrics_and_what_it_saves(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop, metrics, saving = code_of(repository / "docs" / "training_over_ranks.md")
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "day_0.txt", 300)
+    write_lines(tmp_path / "held_out.txt", 50, seed=2)
+    more = textwrap.indent(metrics + "step = 3\n" + saving, "    ")
+    code = (loop + more).replace("day_*.gz", "day_*.txt").replace("4096", "100").replace("dim=16", "dim=4")
+    names = run(code)
+    assert (names["rows"], len(names["scores"])) == (50, 50)
+    assert capsys.readouterr().out == f"auc {names['auc']:.4f} over 50 rows\n"
+    assert headrace.load_run("saved/3/0").part == [0, 1]
+
+
+def test_the_commands_over_ranks_are_taken(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.run import get_args_parser
+
+    monkeypatch.syspath_prepend(str(repository / "examples"))
+    parse = importlib.import_module("train_ranks").parse
+    commands = []
+    for name in ("README.md", "docs/training_over_ranks.md"):
+        text = (repository / name).read_text().replace("\\\n", " ")
+        commands += [
+            shlex.split(line, comments=True) for line in re.findall(r"^.*train_ranks\.py(?: .*)?$", text, re.M)
+        ]
+    assert len(commands) == 7
+    for command in commands:
+        at = command.index("examples/train_ranks.py")
+        assert parse(command[at + 1 :]).batch_size == 2048
+        if command[0].endswith("torchrun"):
+            assert get_args_parser().parse_args(command[1:]).nproc_per_node == "4"
 
 
 def test_the_index_alone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

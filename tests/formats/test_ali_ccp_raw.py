@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,24 @@ def test_bad_lines_are_named_and_skipped(tmp_path: Path, line: str, column: str,
     reader = headrace.open_dataset("ali-ccp-raw", path, bad_records="skip")
     assert [r["301"] for r in table_of(reader)] == [9351665, None, None] * 2
     assert (reader.rows_in, reader.rows_skipped) == (7, 1)
+
+
+def test_each_file_has_a_quarantine_that_can_be_repaired_and_read(tmp_path: Path) -> None:
+    bad_sample, bad_common = "1,2,0,bacff91692951881,0,", "00000000000000ff,x,"
+    path = write_literal(tmp_path, LITERAL + bad_sample + "\n", LITERAL_COMMON + bad_common + "\n")
+    policy = headrace.BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.csv")
+    reader = headrace.open_dataset("ali-ccp-raw", path, bad_records=policy)
+    assert len(table_of(reader)) == 3
+    of_samples, of_common = tmp_path / "bad.csv", tmp_path / "bad.common_features.csv"
+    assert (of_samples.read_text(), of_common.read_text()) == (bad_sample + "\n", bad_common + "\n")
+    for file, of in ((path, of_samples), (tmp_path / "common_features_test.csv", of_common)):
+        (entry,) = [json.loads(line) for line in Path(f"{of}.jsonl").read_text().splitlines()]
+        assert entry["file"] == str(file)
+    of_samples.write_text("1,1,0,00000000000000ff,0,\n")
+    of_common.write_text("00000000000000ff,1,301\x024\x031.0\n")
+    both = [tmp_path / "common_features_test.csv", of_common]
+    repaired = headrace.open_dataset("ali-ccp-raw", of_samples, common=both, bad_records="skip")
+    assert [(r["click"], r["301"]) for r in table_of(repaired)] == [(1.0, 4)]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

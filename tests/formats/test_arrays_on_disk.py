@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.formats.arrays_on_disk import open_npy, open_npz, open_records
-from headrace.formats.errors import CorruptShardError
+from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 
 
 def npy_bytes(array: Any) -> bytes:
@@ -39,8 +42,8 @@ def test_any_range_of_rows(tmp_path: Path, rows: int, width: int, dtype: str, or
     np.savez_compressed(tmp_path / "packed.npz", x=array)
     for opened in (
         open_npy(str(tmp_path / "x.npy")),
-        open_npz(str(tmp_path / "stored.npz"))["x"],
-        open_npz(str(tmp_path / "packed.npz"))["x"],
+        *open_npz(str(tmp_path / "stored.npz"), ("x",)),
+        *open_npz(str(tmp_path / "packed.npz"), ("x",)),
     ):
         found = opened.read(first, count)
         assert (opened.rows, opened.width, found.dtype) == (rows, width, np.dtype(dtype).newbyteorder("="))
@@ -62,9 +65,8 @@ def test_a_stored_member_begins_where_its_local_header_says(tmp_path: Path, extr
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("note.txt", b"no array")
         archive.writestr(info, npy_bytes(array))
-    arrays = open_npz(str(tmp_path / "x.npz"))
-    assert list(arrays) == ["0"]
-    np.testing.assert_array_equal(arrays["0"].read(1, 3), array[1:])
+    (found,) = open_npz(str(tmp_path / "x.npz"), ("0",))
+    np.testing.assert_array_equal(found.read(1, 3), array[1:])
 
 
 def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
@@ -74,16 +76,16 @@ def test_a_name_that_is_there_twice(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="Duplicate name"):
             archive.writestr("a.npy", npy_bytes(np.ones(1)))
     with pytest.raises(CorruptShardError, match=r"a\.npy is there twice"):
-        open_npz(str(tmp_path / "x.npz"))
+        open_npz(str(tmp_path / "x.npz"), ("b",))
 
 
 def test_pickles_are_refused_unread(tmp_path: Path) -> None:
     array = np.array([{"a": 1}, None], object)
     np.save(tmp_path / "x.npy", array)
     np.savez(tmp_path / "x.npz", x=array)
-    for opened in (open_npy, open_npz):
+    for opened in (lambda: open_npy(str(tmp_path / "x.npy")), lambda: open_npz(str(tmp_path / "x.npz"), ("x",))):
         with pytest.raises(CorruptShardError, match="an array of object, where numbers are expected"):
-            opened(str(tmp_path / f"x.{opened.__name__[5:]}"))
+            opened()
 
 
 def test_what_is_no_array_of_rows(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
     for end in [*range(0, len(data), 37), len(data) - 1]:
         path.write_bytes(data[:end])
         with pytest.raises(CorruptShardError):
-            (open_npy if kind == "npy" else open_npz)(str(path))
+            open_npy(str(path)) if kind == "npy" else open_npz(str(path), ("arr_0",))
 
 
 def test_a_flipped_bit_in_a_packed_member(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_a_flipped_bit_in_a_packed_member(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 4
     (tmp_path / "x.npz").write_bytes(bytes(data))
     with pytest.raises(CorruptShardError, match="damaged"):
-        open_npz(str(tmp_path / "x.npz"))
+        open_npz(str(tmp_path / "x.npz"), ("x",))
 
 
 def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
@@ -155,15 +157,15 @@ def test_damage_is_one_kind_of_error_however_a_member_is_packed(tmp_path: Path, 
     array = np.random.default_rng(1).integers(0, 50, (60, 4))
     with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
         archive.writestr("x.npy", npy_bytes(array))
-    np.testing.assert_array_equal(open_npz(str(tmp_path / "x.npz"))["x"].read(0, 60), array)
+    np.testing.assert_array_equal(open_npz(str(tmp_path / "x.npz"), ("x",))[0].read(0, 60), array)
     whole = (tmp_path / "x.npz").read_bytes()
     damaged = 0
     for at in range(0, len(whole), 3):
         for byte in (whole[at] ^ 0x10, 0xFF):
             (tmp_path / "x.npz").write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
             try:
-                open_npz(str(tmp_path / "x.npz"))
-            except CorruptShardError:
+                open_npz(str(tmp_path / "x.npz"), ("x",))
+            except (CorruptShardError, ColumnMismatchError):
                 damaged += 1
     assert damaged > len(whole) // 3
 
@@ -176,7 +178,7 @@ def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
     data[directory + 46] = 0xFF
     (tmp_path / "x.npz").write_bytes(data)
     with pytest.raises(CorruptShardError, match="utf-8"):
-        open_npz(str(tmp_path / "x.npz"))
+        open_npz(str(tmp_path / "x.npz"), ("x",))
 
 
 @pytest.mark.parametrize("text", ["-" * 9000 + "1", "(" * 9000, "[" * 9000, "{" * 5000, "not " * 2000 + "1"])
@@ -184,3 +186,67 @@ def test_a_header_that_python_cannot_parse_is_damage(tmp_path: Path, text: str) 
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
     with pytest.raises(CorruptShardError, match="not an array in NumPy's format"):
         open_npy(str(tmp_path / "x.npy"))
+
+
+class TestBombs:
+    """A few bytes that unpack to many."""
+
+    @pytest.fixture
+    def unpacked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Names of the members that are unpacked as a whole."""
+        names: list[str] = []
+        copy = shutil.copyfileobj
+
+        def copying(source: Any, *rest: Any) -> None:
+            names.append(source.name)
+            copy(source, *rest)
+
+        monkeypatch.setattr(shutil, "copyfileobj", copying)
+        return names
+
+    def test_what_is_not_asked_for_is_left_packed(self, tmp_path: Path, unpacked: list[str]) -> None:
+        np.savez_compressed(tmp_path / "x.npz", x=np.arange(3), bomb=np.zeros(10_000_000))
+        (array,) = open_npz(str(tmp_path / "x.npz"), ("x",))
+        assert array.read(0, 3)[:, 0].tolist() == [0, 1, 2]
+        assert unpacked == ["x.npy"]
+
+    def test_nor_is_one_that_is_damaged_looked_at(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr("x.npy", npy_bytes(np.arange(3)))
+            archive.writestr("other.npy", b"no array")
+        (array,) = open_npz(str(tmp_path / "x.npz"), ("x",))
+        assert array.rows == 3
+
+    def test_one_of_other_rows_is_refused_unread(self, tmp_path: Path, unpacked: list[str]) -> None:
+        np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1_000_000, 2)))
+        with pytest.raises(CorruptShardError, match=r"x\.npy has 1000000 rows, but the labels have 3"):
+            open_npz(str(tmp_path / "x.npz"), ("x",), rows=3)
+        assert unpacked == []
+
+    def test_one_whose_header_says_less_than_it_unpacks_to(self, tmp_path: Path, unpacked: list[str]) -> None:
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x.npy", npy_bytes(np.arange(3)) + bytes(10_000_000))
+        with pytest.raises(CorruptShardError, match="10000152 bytes, its header says 152"):
+            open_npz(str(tmp_path / "x.npz"), ("x",))
+        assert unpacked == []
+
+    def test_the_disk_must_have_room_for_all(
+        self, tmp_path: Path, unpacked: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        np.savez_compressed(tmp_path / "x.npz", x=np.zeros(100), y=np.zeros(100))
+        size = 2 * (800 + 128)
+        for free, enough in ((size, True), (size - 1, False)):
+            monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+            if enough:
+                assert len(open_npz(str(tmp_path / "x.npz"), ("x", "y"))) == 2
+                unpacked.clear()
+                continue
+            with pytest.raises(OSError, match=rf"x\.npy, y\.npy: {size} bytes when unpacked.*set TMPDIR") as caught:
+                open_npz(str(tmp_path / "x.npz"), ("x", "y"))
+            assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "x.npz"))
+        assert unpacked == []
+
+    def test_a_name_that_is_not_there(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", a=np.zeros(1), b=np.zeros(1))
+        with pytest.raises(ColumnMismatchError, match="is no array of this file, which has a, b"):
+            open_npz(str(tmp_path / "x.npz"), ("c",))

@@ -6,6 +6,7 @@ import gzip
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from pyarrow import fs
 
 from headrace.formats.arrow_reader import ArrowFiles
-from headrace.formats.arrow_store import ArrowStore, store_of
+from headrace.formats.arrow_store import ArrowStore, _open_uri, store_of
 from headrace.formats.convert import convert
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.criteo_reader import CriteoFiles
@@ -109,12 +110,30 @@ def test_a_uri_says_how_to_fetch(tree: Path) -> None:
     assert store.options == FetchOptions(ahead=2)
 
 
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
+def test_what_hadoop_knows_is_handed_on(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    asked: list[str] = []
+
+    def from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+        asked.append(uri)
+        return fs.LocalFileSystem(), ""
+
+    monkeypatch.setattr(fs, "FileSystem", SimpleNamespace(from_uri=from_uri))
+    _open_uri(f"{scheme}://host/a?user=me&dfs.client.use.datanode.hostname=true&attempts=2")
+    assert asked == [f"{scheme}://host?user=me&dfs.client.use.datanode.hostname=true"]
+
+
 @pytest.mark.parametrize(
     ("paths", "match"),
     [
         ("file:///a?attempts=many", "attempts=many: not a number"),
         ("file:///a?attemps=2", r"file:///a: attemps is none of the parameters .*attempts"),
         ("file:///a?attempts=2&region=x", "region is none of the parameters"),
+        ("FILE:///a?attemps=2", r"attemps is none of the parameters .*attempts"),
+        ("hdfs://host/a?usr=me", r"^hdfs://host/a: usr is none of the parameters user, .*attempts.*Hadoop's config"),
+        ("viewfs://me@host/a?ahead=2&user=me&attemps=2", r"^viewfs://host/a: attemps is none of the parameters user, "),
+        ("s3://bucket/a?regoin=x", r"^s3://bucket/a: .*'regoin'; known are region, .*stall_timeout_s"),
+        ("gs://bucket/a?regoin=x", r"^gs://bucket/a: .*'regoin'; known are .*location.*stall_timeout_s"),
         ("file:///a?stall_timeout_s=0", "stall_timeout_s=0"),
         (["file:///a?ahead=2", "file:///b"], "of several file systems"),
         ("pipe:cat /etc/passwd", "is a command, and none is run here"),

@@ -57,6 +57,19 @@ def test_real_rows_come_back_together(shared_data: Path, tmp_path: Path) -> None
     assert reader.rows_unmatched["user_profile"] == left  # of each pass
 
 
+def test_each_file_has_a_quarantine_of_its_own(shared_data: Path, tmp_path: Path) -> None:
+    write_files(tmp_path, real_samples(shared_data)[:5])
+    names = ("raw_sample", "ad_feature", "user_profile")
+    for name in names:
+        with (tmp_path / f"{name}.csv").open("a") as file:
+            file.write(f"{name} is bad\n")
+    policy = headrace.BadRecords(mode="quarantine", quarantine_path=tmp_path / "bad.csv")
+    assert len(table_of(headrace.open_dataset("taobao-ad-raw", tmp_path / "raw_sample.csv", bad_records=policy))) == 5
+    for name, quarantine in zip(names, ("bad.csv", "bad.ad_feature.csv", "bad.user_profile.csv"), strict=True):
+        header = (tmp_path / f"{name}.csv").read_text().splitlines()[0]
+        assert (tmp_path / quarantine).read_text() == f"{header}\n{name} is bad\n"
+
+
 LITERAL = {
     "raw_sample.csv": "user,time_stamp,adgroup_id,pid,nonclk,clk\n"
     "581738,1494137644,1,430548_1007,1,0\n449818,1494638778,3,430548_1007,0,1\n914836,1494650879,4,430539_1007,1,0\n",

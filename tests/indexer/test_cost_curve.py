@@ -54,6 +54,18 @@ def test_the_optimum_is_the_threshold_rule(costs: RowCosts, world_size: int) -> 
     assert (rises >= -1e-12).all()
 
 
+@pytest.mark.parametrize(("c_step", "optimum"), [(0.0, 2), (0.9, 2), (1.0, 0), (5.0, 0)])
+def test_an_r_that_saves_less_than_having_one_costs_is_not_best(c_step: float, optimum: int) -> None:
+    """Two rows of every batch save 0.5 each; the third, of every second one, would cost 0.125 more in R."""
+    q = np.array([1.0, 1.0, 0.5])
+    curve = cost_curve(q, RowCosts(c_early=1.0, c_late=2.0, c_ar=1.5, c_step=c_step), world_size=2)
+    outside, inside = 0.5 * (0.25 * 1.0 + 0.75 * 2.0), 0.75 * 1.5
+    expected = [4.0 + outside, 3.5 + outside + c_step, 3.0 + outside + c_step, 3.0 + inside + c_step]
+    assert curve.cost.tolist() == pytest.approx(expected)
+    assert curve.optimum == optimum
+    assert all(curve.cost[r] <= 1.01 * curve.cost[optimum] for r in range(curve.band_low, curve.band_high + 1))
+
+
 def test_the_predicted_cost_is_that_of_actual_plans() -> None:
     """Predicted from 100 batches; counted in the plans of 100 others: bytes of cold rows, late ones at twice the price,
     and of hot rows touched."""
@@ -87,6 +99,8 @@ def test_wrong_costs_are_refused() -> None:
         cost_curve(np.array([0.5]), RowCosts(2.0, 1.0, 1.0), world_size=1)
     with pytest.raises(ValueError, match="not negative"):
         cost_curve(np.array([0.5]), RowCosts(-1.0, 1.0, 1.0), world_size=1)
+    with pytest.raises(ValueError, match="c_step"):
+        cost_curve(np.array([0.5]), RowCosts(1.0, 1.0, 1.0, -1.0), world_size=1)
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         cost_curve(np.array([1.5]), RowCosts(1.0, 1.0, 1.0), world_size=1)
 

@@ -182,6 +182,28 @@ def test_sequences_too():
         np.testing.assert_array_equal(rows_of(stages[1])[name], values)
 
 
+@pytest.mark.parametrize("mode", ["direct", "arena"])
+def test_a_step_of_the_whole_batch_says_how_its_parts_are_stepped(mode):
+    case = replace(ONE, hot_rows=2)
+    stages = [stage_of(case, Stream(case), mode) for _ in range(2)]
+    num_split = 0
+    for batch in batches_of(case):
+        split = batch.split_hot()
+        for stage in stages:
+            for part in split.parts:
+                stage(part).sum().backward()
+        if len(split.parts) == 2:
+            num_split += 1
+            for wrong in (batch, split.hot):
+                with pytest.raises(RuntimeError, match=r"split_hot.*call stage\.optimizer\(\)\.step\(\)"):
+                    stages[0].step(wrong)
+        for stage in stages:
+            stage.optimizer().step()
+    assert num_split
+    for name, values in rows_of(stages[0]).items():  # the refusals have changed nothing
+        np.testing.assert_array_equal(rows_of(stages[1])[name], values)
+
+
 def test_what_cannot_be_split_says_why():
     (batch, *_) = batches_of(ONE)
     with pytest.raises(ValueError, match="without a plan"):

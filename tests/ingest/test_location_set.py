@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest import _location_set
 from headrace.ingest._location_set_py import _MULTIPLIER, PyLocationSet
-from headrace.ingest.location_set import LocationSet
+from headrace.ingest.location_set import LocationMap, LocationSet
 
 BOTH = pytest.mark.parametrize("kind", [LocationSet, PyLocationSet])
 
@@ -40,6 +40,18 @@ def test_an_absent_location_is_never_in_it(kind):
     assert not kind(places[:0]).contains(np.array([ABSENT, 0], np.uint64)).any()
 
 
+@given(inside=st.lists(PLACES, max_size=60, unique=True), asked=st.lists(PLACES, max_size=60))
+def test_a_map_tells_where_each_stands(inside, asked):
+    expected = [inside.index(one) if one in inside else -1 for one in asked]
+    assert LocationMap(np.array(inside, np.uint64)).find(np.array(asked, np.uint64)).tolist() == expected
+
+
+def test_a_map_leaves_absent_locations_out():
+    places = np.array([ABSENT, 5, ABSENT, 7], np.uint64)
+    assert LocationMap(places).find(np.array([7, ABSENT, 5, 0], np.uint64)).tolist() == [3, -1, 1, -1]
+    assert LocationMap(places[:0]).find(places).tolist() == [-1] * 4
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 6])
 def test_a_table_without_room_is_refused(size):
     table, places = np.zeros(size, np.uint64), np.arange(2, dtype=np.uint64)
@@ -47,5 +59,11 @@ def test_a_table_without_room_is_refused(size):
         _location_set.fill(table, places)
     with pytest.raises(ValueError, match="table of"):
         _location_set.fill(np.zeros(2, np.uint64), places)
+    with pytest.raises(ValueError, match="3 positions"):
+        _location_set.fill_positions(np.zeros(4, np.uint64), np.zeros(3, np.int64), places)
+    with pytest.raises(ValueError, match="3 positions"):
+        _location_set.find(np.zeros(4, np.uint64), np.zeros(3, np.int64), places, np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="3 places"):
+        _location_set.find(np.zeros(4, np.uint64), np.zeros(4, np.int64), places, np.zeros(3, np.int64))
     with pytest.raises(ValueError, match="3 places"):
         _location_set.contains(np.zeros(4, np.uint64), places, np.zeros(3, np.uint8))

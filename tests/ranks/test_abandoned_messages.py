@@ -25,11 +25,11 @@ class HeldBack:
         first: dict[int, int] = {}  # run, by rank
         send_owned, send, gather = RankExchange._send_owned, SimulatedWorld.send, HotReplicas.gather
 
-        def sends_owned(exchange, step, inbox, plan, *, early):
+        def sends_owned(exchange, purpose, step, inbox, plan, *, early):
             first.setdefault(step.rank, step.run)
             here.holds = early and step.run == first[step.rank] and step.step == steps
             try:
-                return send_owned(exchange, step, inbox, plan, early=early)
+                return send_owned(exchange, purpose, step, inbox, plan, early=early)
             finally:
                 here.holds = False
 

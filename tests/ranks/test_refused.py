@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import headrace
@@ -35,35 +37,88 @@ def start(communicator, dataset, *, dim=4, **options):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"seed": 5}, r"shuffle is \(True, 0, 131072\) on ranks 0, 2, \(True, 5, 131072\) on rank 1"),
-        ({"window": 3}, "window is 32 on ranks 0, 2, 3 on rank 1"),
-        ({"dim": 8}, "schema is .* on ranks 0, 2, .* on rank 1"),
-        ({"uneven": "pad"}, "uneven is short on ranks 0, 2, pad on rank 1"),
-        ({"dataset": "a.txt"}, r"files is .* \(2 files\) on ranks 0, 2, .* \(1 files\) on rank 1"),  # L11
-        ({"drop_last": True}, "drop_last is False on ranks 0, 2, True on rank 1"),
+        ({"seed": 5}, "seed differs: 0 on ranks 0, 2; 5 on rank 1"),
+        ({"window": 3}, "window differs: 32 on ranks 0, 2; 3 on rank 1"),
+        ({"window": 3, "seed": 5}, "window differs: 32 on .*; seed differs: 0 on ranks 0, 2; 5 on rank 1"),
+        (
+            {"dim": 8},
+            "schema differs: tables: 'C1' dim 4 and 8, 'C2' dim 4 and 8, 'C3' dim 4 and 8 and 23 more "
+            r"\(in ranks 0, 2 and rank 1\)",
+        ),
+        ({"uneven": "pad"}, "uneven differs: short on ranks 0, 2; pad on rank 1"),
+        (
+            {"dataset": ["a.txt"]},  # L11
+            "files differs: 2 files on ranks 0, 2, 1 on rank 1; the first that is missing is number 2, b.txt",
+        ),
+        (
+            {"dataset": ["b.txt", "a.txt"]},
+            "files differs: the first that differs is number 1: a.txt on ranks 0, 2, b.txt on rank 1",
+        ),
+        ({"drop_last": True}, "drop_last differs: False on ranks 0, 2; True on rank 1"),
     ],
 )
 def test_loaders(data, other, message):
     def work(communicator):
-        options = {"dataset": data, **({} if communicator.rank != 1 else other)}
-        if options["dataset"] == "a.txt":
-            options["dataset"] = data / "a.txt"
-        with pytest.raises(RankMismatchError, match="the ranks were started differently: " + message):
+        options = {"dataset": ["a.txt", "b.txt"], **({} if communicator.rank != 1 else other)}
+        options["dataset"] = [data / name for name in options["dataset"]]
+        with pytest.raises(RankMismatchError, match=f"the ranks were started differently: {message}\n"):
             start(communicator, **options)
 
     run_ranks(3, work)
 
 
 @pytest.mark.parametrize(
-    "other", [{"seed": 1}, {"lr": 0.5}, {"frozen": ("C3",)}, {"initializer": headrace.Constant(value=0.5)}]
+    ("other", "message"),
+    [
+        ({"seed": 1}, "seed differs: 1 on rank 0; 0 on rank 1"),
+        ({"lr": 0.5}, r"lr of C1, C2, C3 and 23 more \(optimizer\) differs: 0.5 on rank 0; 0.01 on rank 1"),
+        ({"frozen": ("C3",)}, "frozen differs: C3 on rank 0; none on rank 1"),
+        (
+            {"initializer": headrace.Constant(value=0.5)},
+            r"initializer of all tables differs: Constant\(value=0.5\) on rank 0; Uniform\(.*\) on rank 1",
+        ),
+        (
+            {"initializer": {"C3": headrace.Constant(value=0.5)}},
+            r"initializer of C3 differs: Constant\(value=0.5\) on rank 0; not given on rank 1",
+        ),
+    ],
 )
-def test_stages(other):  # P75
+def test_stages(other, message):  # P75
     def work(communicator):
         options = other if communicator.rank == 0 else {}
-        with pytest.raises(RankMismatchError, match="on rank 0"):
+        with pytest.raises(RankMismatchError, match=f"differently: {message}$"):
             headrace.EmbeddingStage(make_schema(), communicator=communicator, **options)
 
     run_ranks(2, work)
+
+
+def test_different_calls_are_named():
+    """One rank makes a stage, the others wait for each other."""
+
+    def work(communicator):
+        stage = partial(headrace.EmbeddingStage, make_schema(), communicator=communicator)
+        call = stage if communicator.rank == 1 else communicator.barrier
+        with pytest.raises(RankMismatchError) as caught:
+            call()
+        assert str(caught.value) == (
+            "the ranks are at different places: its arrival on ranks 0, 2; its EmbeddingStage (all ranks make one) on "
+            "rank 1"
+        )
+
+    run_ranks(3, work)
+
+
+def test_long_values_are_cut_and_many_differences_counted():
+    def work(communicator):
+        rank = communicator.rank
+        facts = {"path": "x" * 300 if rank else "y", "options": {f"o{i}": rank + i for i in range(9)}}
+        with pytest.raises(RankMismatchError) as caught:
+            agree(communicator.channel("control"), facts, "this test")
+        assert len(str(caught.value)) < 400
+        assert "options o2 differs: 2 on rank 0; 3 on rank 1; 4 on rank 2" in str(caught.value)
+        assert "6 more of options" in str(caught.value)
+
+    run_ranks(3, work)
 
 
 def test_several_differences_are_all_named():
@@ -72,8 +127,8 @@ def test_several_differences_are_all_named():
         with pytest.raises(RankMismatchError) as caught:
             agree(communicator.channel("control"), facts, "this test")
         assert str(caught.value) == (
-            "the ranks were started differently: a is 0 on rank 0, 1 on rank 1, 2 on rank 2; "
-            "c is 0 on ranks 0, 1, 1 on rank 2"
+            "the ranks were started differently: a differs: 0 on rank 0; 1 on rank 1; 2 on rank 2; "
+            "c differs: 0 on ranks 0, 1; 1 on rank 2"
         )
 
     run_ranks(3, work)

@@ -28,6 +28,8 @@ class Run:
         self.loader = headrace.DataLoader(data, 4, schema=schema, communicator=communicator, window=3, timeout=60)
         self.stage = headrace.EmbeddingStage(schema, lr=0.1, num_threads=1, communicator=communicator)
         self.model = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(self.model.weight, 0.5)
+        torch.nn.init.zeros_(self.model.bias)
 
     def train(self, steps=None):
         for number, batch in enumerate(self.loader, start=1):
@@ -85,9 +87,9 @@ def test_each_rank_goes_on_from_its_own_folder(data, saved):
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
-        (("a1", "a0"), "part restored is that of rank 1 of 2 on rank 0, that of rank 0 of 2 on rank 1"),
-        (("a0", "a0"), "part restored is its own on rank 0, that of rank 0 of 2 on rank 1"),
-        (("a0", "b1"), "step restored is 5 on rank 0, 7 on rank 1"),
+        (("a1", "a0"), "part differs: that of rank 1 of 2 on rank 0; that of rank 0 of 2 on rank 1"),
+        (("a0", "a0"), "part differs: its own on rank 0; that of rank 0 of 2 on rank 1"),
+        (("a0", "b1"), "step differs: 5 on rank 0; 7 on rank 1"),
     ],
 )
 def test_another_part_or_another_step_is_refused(data, saved, folders, message):
@@ -123,7 +125,10 @@ def test_one_folder_for_two_ranks_or_two_steps_are_refused_on_both(data, tmp_pat
         run.train(2)
         with pytest.raises(ValueError, match=r"ranks 0, 1 save to one folder, .*needs a folder of its own"):
             run.save(tmp_path / "run", 2)
-        with pytest.raises(RankMismatchError, match="step of save_run is 2 on rank 0, 3 on rank 1"):
+        with pytest.raises(
+            RankMismatchError,
+            match="save_run is called differently on the ranks: step differs: 2 on rank 0; 3 on rank 1",
+        ):
             run.save(tmp_path / str(communicator.rank), 2 + communicator.rank)
 
     run_ranks(2, work)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.indexer.exchange.communicator import Communicator
-from headrace.indexer.exchange.errors import ExchangeClosedError, RankTimeoutError
+from headrace.indexer.exchange.errors import ExchangeClosedError, RankMismatchError, RankTimeoutError, rank_names
 
 
 def check_all(communicator: Communicator, *, threads: bool = True) -> None:
@@ -19,6 +19,7 @@ def check_all(communicator: Communicator, *, threads: bool = True) -> None:
     check_all_to_all(communicator)
     check_gathers(communicator)
     check_all_reduce(communicator)
+    check_arrays_of_all_ranks(communicator)
     check_runs_do_not_mix(communicator)
     check_order_within_a_channel(communicator)
     if threads:
@@ -65,6 +66,26 @@ def check_all_reduce(communicator: Communicator) -> None:
             expected += part
         total = channel.all_reduce(parts[rank])
         assert total.tobytes() == expected.tobytes()
+
+
+def check_arrays_of_all_ranks(communicator: Communicator) -> None:
+    """Rank r has r rows: all ranks get all, in the order of ranks, of each dtype; differing ones are refused on all."""
+    rank, size = communicator.rank, communicator.world_size
+    for dtype in (np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16):
+        mine = (np.arange(2 * rank).reshape(rank, 2) + rank).astype(dtype)
+        found = communicator.all_gather(mine, "rows")
+        assert [part.dtype for part in found] == [np.dtype(dtype)] * size
+        expected = [(np.arange(2 * r).reshape(r, 2) + r).astype(dtype) for r in range(size)]
+        assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+    parts = [np.random.default_rng(r).standard_normal(7).astype(np.float32) for r in range(size)]
+    total = sum(communicator.all_gather(parts[rank]))
+    assert isinstance(total, np.ndarray)
+    assert total.tobytes() == sum(parts[1:], start=parts[0]).tobytes()
+    assert float(sum(communicator.all_gather(0.5 + rank))) == sum(0.5 + r for r in range(size))
+    if size > 1:
+        others = rank_names(range(1, size))
+        with pytest.raises(RankMismatchError, match=f"dtype differs: int64 on rank 0; float64 on {others}$"):
+            communicator.all_gather(np.zeros(3, np.float64 if rank else np.int64))
 
 
 def check_runs_do_not_mix(communicator: Communicator) -> None:
@@ -147,10 +168,14 @@ def check_missing_rank(communicator: Communicator, missing: int) -> None:
     """All but `missing` wait for it, and say so; for communicators with a short timeout."""
     communicator.channel("control").timeout_s = communicator.timeout_s
     if communicator.rank == missing:
-        time.sleep(2 * communicator.timeout_s)
+        time.sleep(2 * communicator.timeout_s + 1.0)
         return
     with pytest.raises(RankTimeoutError, match=f"rank {communicator.rank} waited .* for its arrival of rank") as caught:
         communicator.barrier()
+    assert caught.value.ranks == (missing,)
+    communicator.channel("figures").timeout_s = 0.5
+    with pytest.raises(RankTimeoutError, match=r"waited 0\.5 s for the loss of rank") as caught:
+        communicator.all_gather(0.5, "the loss")
     assert caught.value.ranks == (missing,)
 
 

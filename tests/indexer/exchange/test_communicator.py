@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError, RankTimeoutError
+from headrace.indexer.exchange.errors import ExchangeClosedError, RankLeftError, RankTimeoutError
 from headrace.indexer.exchange.simulated import run_ranks
 from tests.support.exchange_kit import check_all, check_missing_rank
 from tests.support.launch import mpirun, torchrun
@@ -99,7 +99,8 @@ def test_a_rank_that_ended_is_named():
     def work(communicator):
         if communicator.rank == 1:
             return
-        with pytest.raises(RankLostError, match="lost rank 1 while waiting for its arrival: it has ended") as caught:
+        message = "rank 0 waits for its arrival of rank 1, but rank 1 has closed its communicator"
+        with pytest.raises(RankLeftError, match=message) as caught:
             communicator.barrier()
         assert caught.value.ranks == (1,)
 

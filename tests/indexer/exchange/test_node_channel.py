@@ -11,8 +11,9 @@ import pytest
 
 from headrace.indexer.exchange import shared_block
 from headrace.indexer.exchange.communicator import Communicator
-from headrace.indexer.exchange.errors import RankLostError, RankTimeoutError
+from headrace.indexer.exchange.errors import RankLeftError, RankLostError, RankMismatchError, RankTimeoutError
 from headrace.indexer.exchange.node_channel import NodeChannel
+from headrace.indexer.exchange.shared_block import SharedBlock, SharedMemoryError
 from headrace.indexer.exchange.simulated import run_ranks
 
 linux = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -117,8 +118,9 @@ def test_a_rank_that_ended_is_named():
         channel = communicator.node_channel("node_rows", 1, 2)
         if communicator.rank == 1:
             return
-        with pytest.raises(RankLostError, match="lost rank 1"):
+        with pytest.raises(RankLostError, match=r"its rows of rank 1, but rank 1|lost rank 1") as caught:
             channel.post({}, {1: np.zeros((1, 1), np.float32)}, "its rows").wait()
+        assert caught.value.ranks == (1,)
 
     run_ranks(2, work)
 
@@ -142,7 +144,7 @@ def test_who_closes_lets_the_others_see_its_memory_first(failed):
         posted = channel.post({}, {0: got}, "its rows")
         if failed:
             with pytest.raises(
-                RankLostError, match=r"rank 1 lost rank 0 while waiting for its rows: .* cannot be opened"
+                RankLeftError, match="its rows of rank 0, but rank 0 has failed with ValueError: planned"
             ):
                 posted.wait()
         else:
@@ -152,3 +154,39 @@ def test_who_closes_lets_the_others_see_its_memory_first(failed):
 
     took = run_ranks(2, work)[0]
     assert took < 0.4 if failed else 0.4 <= took < 20
+
+
+@linux
+def test_memory_that_is_gone_is_a_lost_rank(monkeypatch):
+    """Where its rank could not say that it left, as after a kill."""
+
+    def gone(handle):
+        raise SharedMemoryError("headrace-1 of process 2 cannot be opened: No such file")
+
+    def work(communicator):
+        channel = communicator.node_channel("node_rows", 1, 2)
+        communicator.barrier()
+        monkeypatch.setattr(SharedBlock, "open", staticmethod(gone))
+        peer = 1 - communicator.rank
+        posted = channel.post({peer: np.ones(5, np.float32)}, {peer: np.empty(5, np.float32)}, "its rows")
+        with pytest.raises(
+            RankLostError, match=f"lost rank {peer} while waiting for its rows: .*, No such file"
+        ) as caught:
+            posted.wait()
+        assert caught.value.ranks == (peer,)
+        communicator._nodes.give_up()
+
+    run_ranks(2, work, seed=3)
+
+
+@linux
+def test_a_message_of_another_size_is_another_message():
+    def work(communicator):
+        channel = communicator.node_channel("node_rows", 1, 2)
+        peer = 1 - communicator.rank
+        posted = channel.post({peer: np.ones(5, np.float32)}, {peer: np.empty(4, np.float32)}, "its rows")
+        with pytest.raises(RankMismatchError, match=r"got another message than its rows: .*20 bytes .*16 expected"):
+            posted.wait()
+        communicator._nodes.give_up()
+
+    run_ranks(2, work)

@@ -19,7 +19,13 @@ def same_rows(one: Schema, other: Schema) -> bool:
 
 def differences(one: Schema, other: Schema, names: tuple[str, str], *, labels: bool = True) -> str:
     """A phrase for each kind of column or table that differs; `names` are those of the two schemas."""
-    before, after = one.to_dict(), other.to_dict()
+    return plain_differences(one.to_dict(), other.to_dict(), names, labels=labels)
+
+
+def plain_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str], *, labels: bool = True
+) -> str:
+    """:func:`differences` of schemas as plain data."""
     kinds = ("labels", *_KINDS) if labels else _KINDS
     return "; ".join(_of_kind(kind, before[kind], after[kind], names) for kind in kinds if before[kind] != after[kind])
 
