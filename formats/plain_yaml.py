@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from headrace.formats.checks import check_type
 
 MAX_BYTES = 8 << 20
 _MAX_NODES = 1_000_000  # with what aliases stand for: nine lines can stand for a billion
@@ -18,6 +21,7 @@ def read_yaml(path: str | Path) -> Any:
     ValueError, which names the file, for anything else: objects, a key given twice (YAML would drop one of them), an
     alias inside what it stands for, more than :data:`MAX_BYTES`, a million nodes, or 1024 characters in one scalar.
     """
+    check_type("path", path, (str, os.PathLike), "the path of a file")  # a number would be a file that is open
     with open(path, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

@@ -37,13 +37,13 @@ PURPOSES = {
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
             *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves", "figures"),
-            *("held", "evaluated", "node_evaluated", "node_memory"),
+            *("held", "evaluated", "node_evaluated", "next_steps", "node_memory"),
         )
     )
 }
 """Channels by name; those of `stream` follow."""
 
-_AHEAD = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
+_AHEAD = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies", "next_steps")
 """Those of a loader's thread."""
 
 _WATCH = 63
