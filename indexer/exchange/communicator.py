@@ -61,7 +61,8 @@ class Communicator:
     With `shared_memory` vectors and gradients between ranks of a node travel through memory that they share, where
     there is such memory (Linux); else, and without it, as all messages do.
 
-    As a context manager it ends all ranks when the block raises, since they would wait in vain for this one.
+    As a context manager it ends all ranks when the block raises, since they would wait in vain for this one. So does
+    ``sys.exit`` of anything but 0 or None, which is no failure.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Communicator:
 
     def end_all(self, error: BaseException) -> None:
         """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
-        lines = traceback.format_exception(error)
+        lines = [] if isinstance(error, SystemExit) else traceback.format_exception(error)
         lines.append(f"rank {self.rank}: {type(error).__name__}: {error}\n")
         sys.stderr.write("".join(lines))  # in one write: the ranks share the stream
         sys.stderr.flush()
@@ -230,7 +231,7 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self.world_size > 1 and not isinstance(error, SystemExit):
+        if error is not None and self.world_size > 1 and not _is_success(error):
             self.end_all(error)
         self.close()
 
@@ -264,6 +265,11 @@ def connect(
     else:
         raise ValueError(f"backend={backend!r} is none of 'auto', 'none', 'mpi' and 'gloo'")
     return Communicator(transport, timeout_s=timeout_s, chunk_bytes=chunk_bytes, shared_memory=shared_memory)
+
+
+def _is_success(error: BaseException) -> bool:
+    """Whether it is ``sys.exit()`` or ``sys.exit(0)``."""
+    return isinstance(error, SystemExit) and (error.code is None or (isinstance(error.code, int) and error.code == 0))
 
 
 def _launched_backend() -> Backend:
