@@ -27,9 +27,11 @@ from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
+from headrace.embed.options_check import check_options
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.wire import Arrival, Wire, WireType
+from headrace.formats.schema import Schema
 from headrace.indexer.exchange.channel import Channel, Posts
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
@@ -47,7 +49,8 @@ _PURPOSES = (
 class RankExchange:
     """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
 
-    With `check_every` the replicas of hot rows are compared across ranks after every so many steps.
+    With `check_every` the options of a step and, after it, the replicas of hot rows are compared across ranks at every
+    so many steps.
     `wire` is the type in which cold rows and their gradients travel; those of R are always float32.
 
     State: the step whose early rows are under way, which is the next one if its batch comes next; any other step gets
@@ -60,6 +63,7 @@ class RankExchange:
         stores: Sequence[ChunkStore],
         residency: Residency,
         *,
+        schema: Schema,
         frozen: U32,
         threads: Threads | None,
         check_every: int = 0,
@@ -68,6 +72,7 @@ class RankExchange:
         self._communicator = communicator
         self._dims = tuple(store.dim for store in stores)
         self._residency = residency
+        self._schema = schema
         self._frozen = frozen
         self._threads = threads
         self._check_every = check_every
@@ -219,6 +224,9 @@ class RankExchange:
         What :meth:`hold` has gathered of this step is applied instead of `grads`, all of it at once.
         """
         step, following = steps.now, steps.following
+        checks = self._check_every > 0 and (step.step + 1) % self._check_every == 0
+        if checks:  # before anything is updated
+            check_options(self._communicator.channel("hot", step.run), step.step, self._schema, rules, self._frozen)
         held, self._held = self._held, None
         if held is not None and held.step is step:
             self.hot.apply(step, held.hot, rules)
@@ -230,7 +238,7 @@ class RankExchange:
         for g, ((rows, total), group, rule) in enumerate(zip(cold, step.owning, rules, strict=True)):
             slots = self._residency.slots(plan, g)
             self._update(g, owned_keys(group.owned).take(rows), total, rule, None if slots is None else slots[rows])
-        if self._check_every and (step.step + 1) % self._check_every == 0:
+        if checks:
             self.hot.check(step)
         self._communicator.activity.did(f"stage.step of step {step.step}")
 

@@ -79,7 +79,8 @@ class EmbeddingStage(torch.nn.Module):
     With a `communicator` (the loader's) the rows live at their owners: forward gets them from there, and the step sends
     the gradients back. All ranks call both for every batch, also for one without rows. A rank's loss is the mean over
     its own rows (``batch.valid``); the rows are updated with the gradient of the mean over the global batch. With
-    `check_replicas_every` rows that all ranks hold are compared after every so many steps: RuntimeError if they differ.
+    `check_replicas_every` the options of the step (`lr` and the others, of each table) are compared at every so many
+    steps: RankMismatchError before anything is updated; and after it the rows that all ranks hold: RuntimeError.
     `wire` "bfloat16" or "float16" halves what travels, and is no longer exact.
 
     The stage has no torch parameters: its rows are in `stores`, one a group, and their optimizer is in the schema.
@@ -197,6 +198,7 @@ class EmbeddingStage(torch.nn.Module):
             communicator,
             self.stores,
             self._residency,
+            schema=self.schema,
             frozen=frozen,
             threads=self._threads,
             check_every=check_every,

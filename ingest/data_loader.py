@@ -38,7 +38,7 @@ from headrace.ingest.loader_chain import (
     sole_reader,
     training_chain,
 )
-from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, part_of
+from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, part_of, place_in_data
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.index import index_tables
 from headrace.ingest.nodes.index_ranks import Uneven
@@ -177,8 +177,10 @@ class DataLoader:
         self._counted = self._read or sole_reader(batches)  # also one that a node of one's own reads by
         timeout_s = _check_timeout(timeout)
         ranks = None
+        self._facts: dict[str, object] | None = None  # that ranks compare at each start; those of the epoch are added
+        self._sharded = shard
         if communicator is not None:
-            facts: dict[str, object] = {"shard": shard, **self._shared_source(shard)}
+            facts = self._facts = {"shard": shard, **self._shared_source(shard)}
             if train:
                 facts |= {
                     "window": window,
@@ -259,22 +261,26 @@ class DataLoader:
         if self._closed:
             raise RuntimeError("the loader is closed")
         self._end("another iterator was started")
-        self._begin(epoch, pipeline)
-        self._batches = batches
+        self._begin(epoch, pipeline, batches)
         self._loaded = self._resuming = None  # only now: a state that was refused is refused again
         run = _Run()
         with self._lock:
             self._active = run
         return _Epoch(self, run)
 
-    def _begin(self, epoch: int, pipeline: dict[str, Any] | None) -> None:
+    def _begin(self, epoch: int, pipeline: dict[str, Any] | None, batches: int) -> None:
         self._stats.end_epoch()  # before the reset sets the counters back
         if self._shuffle is not None:
             self._shuffle.set_epoch(epoch)
+        if self._facts is not None:
+            self._facts["the epoch"] = epoch
+            if self._sharded:  # else the places are those of the ranks' own datasets
+                rows_known = self._read is not None and not self._transformed
+                self._facts["the place in the data"] = place_in_data(pipeline, batches, rows_known=rows_known)
         self._root.reset(pipeline)
         self._running_epoch = epoch
         self._epoch = epoch + 1
-        self._batches = 0
+        self._batches = batches
         self._started = True
         self._stats.begin_epoch(self._counted)
 
@@ -289,7 +295,10 @@ class DataLoader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on."""
+        """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on.
+
+        Over ranks it must be one on all of them: RankMismatchError when the epoch starts.
+        """
         if self._loaded is not None:
             raise RuntimeError("load_state_dict() was called: the state says which epoch is continued")
         self._epoch = check_int("DataLoader", "epoch", epoch, minimum=0)
@@ -316,7 +325,8 @@ class DataLoader:
 
         An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
         next epoch, whole; with ``next_epoch=False`` it gives the end of its own first: no batch. Loading twice: the
-        last one counts. The batch size may differ from the saved one.
+        last one counts. The batch size may differ from the saved one. Over ranks with ``shard=True`` all load states of
+        the same step, else of the same epoch: RankMismatchError when it starts.
         """
         if self._closed:
             raise RuntimeError("the loader is closed")
@@ -341,7 +351,7 @@ class DataLoader:
             batch = next(self._root)
         except StopIteration:
             if resuming is not None and self._next_epoch:  # the state was saved at the very end of an epoch
-                self._begin(self._running_epoch + 1, None)
+                self._begin(self._running_epoch + 1, None, 0)
                 return self._next(run)
             self._stats.end_epoch()
             with self._lock:

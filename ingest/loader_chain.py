@@ -31,7 +31,7 @@ from headrace.ingest.nodes.to_batch import ToBatch
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks that train together, as :class:`DataLoader` has them; `facts` must be alike on all."""
+    """The ranks that train together, as :class:`DataLoader` has them; `facts` must be alike on all at each start."""
 
     communicator: Communicator
     uneven: Uneven

@@ -85,8 +85,8 @@ class IndexRanks(Node[RankRows]):
     With `node_size` G > 1, where ranks share nodes (G each, one after the other), a node's ranks deduplicate together:
     each row travels once to a node that wants it, and one sum of gradients back.
 
-    `facts` are compared across ranks at each start: RankMismatchError names what differs on which rank. New rows are
-    provisional until their step is delivered here, as in :class:`Index`.
+    `facts`, as they then are, are compared across ranks at each start: RankMismatchError names what differs on which
+    rank. New rows are provisional until their step is delivered here, as in :class:`Index`.
     """
 
     def __init__(
@@ -120,8 +120,9 @@ class IndexRanks(Node[RankRows]):
         if communicator.world_size % self.node_size:
             raise ValueError(f"{communicator.world_size} ranks are not nodes of node_size={node_size} each")
         self._node_round: RequestRound | None = None
-        self._facts = {"schema": schema_fact(schema), "train": insert, "uneven": uneven, **(facts or {})}
-        self._facts |= {"hot_rows": self.hot_rows, "hot_every": self.hot_every, "node_size": self.node_size}
+        self._given_facts = {} if facts is None else facts  # some change from one epoch to the next
+        self._facts = {"schema": schema_fact(schema), "train": insert, "uneven": uneven, "hot_rows": self.hot_rows}
+        self._facts |= {"hot_every": self.hot_every, "node_size": self.node_size}
         self._tables = index_tables(schema)
         self._dedup = Deduplicator(self._tables)
         self._converter = RowConverter(schema)
@@ -145,7 +146,7 @@ class IndexRanks(Node[RankRows]):
         self._reset_source(state)
         self._forget()
         self._run = run = self.communicator.new_run()
-        facts = {**self._facts, "number of epochs and evaluations begun": run}
+        facts = {**self._facts, **self._given_facts, "number of epochs and evaluations begun": run}
         agree(self.communicator.channel("control"), facts, _START)
         self.communicator.activity.did("the start of an epoch" if self.insert else "the start of an evaluation")
         members = self.communicator.cross_members(self.node_size) if self.node_size > 1 else None

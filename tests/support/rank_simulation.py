@@ -126,7 +126,7 @@ def _rank(case: Case, communicator) -> dict:
     times = StepTimes(moves_beside=False)
     _, residency = make_parts([store], torch.device("cpu"), "native", case.mode, None, Threads(1), times)
     exchange = RankExchange(
-        communicator, [store], residency, frozen=np.empty(0, np.uint32), threads=None, check_every=1
+        communicator, [store], residency, schema=schema, frozen=np.empty(0, np.uint32), threads=None, check_every=1
     )
     index = headrace.DIT(index_tables(schema), num_shards=1, owner_rank=communicator.rank)
     options = {
