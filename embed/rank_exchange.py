@@ -29,11 +29,12 @@ from headrace.embed.finite_over_ranks import raise_finding
 from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
+from headrace.embed.options_check import check_options
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.wire import Arrival, Wire, WireType
 from headrace.formats.schema import Schema
-from headrace.indexer.exchange.channel import Channel
+from headrace.indexer.exchange.channel import Channel, Posts
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
 from headrace.ingest.step_plan import StepPlan
@@ -50,9 +51,9 @@ _PURPOSES = (
 class RankExchange:
     """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
 
-    With `check_every` the replicas of hot rows are compared across ranks after every so many steps.
-    `wire` is the type in which cold rows and their gradients travel; those of R are always float32. `schema` is for
-    errors.
+    With `check_every` the options of a step and, after it, the replicas of hot rows are compared across ranks at every
+    so many steps.
+    `wire` is the type in which cold rows and their gradients travel; those of R are always float32.
 
     State: the step whose early rows are under way, which is the next one if its batch comes next; any other step gets
     all its rows late.
@@ -167,8 +168,8 @@ class RankExchange:
         members = None if step.inner is None else self._communicator.cross_members(step.node_size)
         return self._communicator.channel(purpose, step.run, members)
 
-    def _node_channel(self, purpose: str, step: RankStep) -> Channel:
-        return self._communicator.channel(purpose, step.run, self._communicator.node_members(step.node_size))
+    def _node_channel(self, purpose: str, step: RankStep) -> Posts:
+        return self._communicator.node_channel(purpose, step.run, step.node_size)
 
     def _inbox(self, step: RankStep, *, parity: int | None) -> list[F32]:
         """An array [U, dim] a layout to receive a step's rows in; evaluation (None) has its own."""
@@ -193,7 +194,8 @@ class RankExchange:
             receives = dict(enumerate(_split(box, group, early=early)))
             sends: dict[int, F32] = {}
             for rank, wanted in enumerate(group.owned.to_send(early=early)):
-                out = receives[rank] if rank == channel.rank else np.empty((len(wanted), self._dims[g]), np.float32)
+                shape = len(wanted), self._dims[g]
+                out = receives[rank] if rank == channel.rank else self.wire.room(channel, rank, shape)
                 asked = keys.take(wanted)
                 source = self._residency.source(g, asked, None if slots is None else slots[wanted])
                 source.read(out, self._threads)
@@ -212,10 +214,12 @@ class RankExchange:
             receives = dict(enumerate(_split(mine, group, early=False)))
             sends: dict[int, F32] = {}
             for place, wanted in enumerate(group.owned.asked_of_rank):
-                sends[place] = receives[place] if place == channel.rank else np.empty((len(wanted), dim), np.float32)
-                SlotRows.gather(box, own.slots[wanted], sends[place], self._threads)
+                shape = len(wanted), dim
+                out = receives[place] if place == channel.rank else self.wire.room(channel, place, shape)
+                SlotRows.gather(box, own.slots[wanted], out, self._threads)
                 if place != channel.rank and self.wire.is_narrow:
-                    self._note_beyond_wire("vector", sends[place], owned_keys(group.owned).take(wanted))
+                    self._note_beyond_wire("vector", out, owned_keys(group.owned).take(wanted))
+                sends[place] = out
             posted.append(self.wire.post(channel, sends, receives, f"the rows of step {step.step} in this node"))
             inbox.append(mine)
         for one in posted:
@@ -231,6 +235,9 @@ class RankExchange:
         :meth:`collect` has.
         """
         step, following = steps.now, steps.following
+        checks = self._check_every > 0 and (step.step + 1) % self._check_every == 0
+        if checks:  # before anything is updated
+            check_options(self._communicator.channel("hot", step.run), step.step, self._schema, rules, self._frozen)
         held, self._held = self._held, None
         if held is not None and held.step is step:
             self.hot.apply(step, held.hot, rules)
@@ -242,7 +249,7 @@ class RankExchange:
         for g, ((rows, total), group, rule) in enumerate(zip(cold, step.owning, rules, strict=True)):
             slots = self._residency.slots(plan, g)
             self._update(g, owned_keys(group.owned).take(rows), total, rule, None if slots is None else slots[rows])
-        if self._check_every and (step.step + 1) % self._check_every == 0:
+        if checks:
             self.hot.check(step)
         self._communicator.activity.did(f"stage.step of step {step.step}")
 
@@ -317,7 +324,9 @@ class RankExchange:
             return None
         parts = by_rank(group.order, group.counts)
         sent = np.concatenate([part for rank, part in enumerate(parts) if rank != here] or [group.order[:0]])
-        at = self.wire.first_beyond(own.rows(sent, self._threads))
+        values = np.empty((len(sent), own.dim), np.float32)
+        own.read(sent, values, self._threads)
+        at = self.wire.first_beyond(values)
         return None if at is None else int(sent[at])
 
     def _note_beyond_wire(self, kind: str, values: F32, keys: RowKeys) -> None:
@@ -407,7 +416,7 @@ class RankExchange:
             self._deferred.append((g, coming, rule))
 
     def _post_gradients(
-        self, channel: Channel, group: RankGroup, own: OwnGradients, part: UrgentRows | None, what: str
+        self, channel: Posts, group: RankGroup, own: OwnGradients, part: UrgentRows | None, what: str
     ) -> Gradients:
         """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
         owned, order, sent, counts, places = group.owned, group.order, group.counts, group.owned.asked_counts, None
@@ -415,11 +424,13 @@ class RankExchange:
             _, sent = _chosen(part.sent, sent)
             order = order[part.sent]
             places, counts = _chosen(part.owned[owned.asked], counts)
-        sends = by_rank(own.rows(order, self._threads), sent)
         into = np.empty((int(counts.sum()), own.dim), np.float32)
-        parts = by_rank(into, counts)
-        parts[channel.rank][...] = sends[channel.rank]
-        arrival = self.wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
+        receives, sends = dict(enumerate(by_rank(into, counts))), {}
+        for rank, rows in enumerate(by_rank(order, sent)):
+            here = rank == channel.rank
+            sends[rank] = receives[rank] if here else self.wire.room(channel, rank, (len(rows), own.dim))
+            own.read(rows, sends[rank], self._threads)
+        arrival = self.wire.post(channel, sends, receives, what)
         return Gradients(owned, None if part is None else part.owned, places, into, arrival)
 
     def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
@@ -438,15 +449,14 @@ class OwnGradients:
     dim: int
     share: float
 
-    def rows(self, order: I64, threads: Threads | None) -> F32:
-        """Those at `order`, float32 [n, dim]: owner after owner, as they are sent."""
+    def read(self, order: I64, out: F32, threads: Threads | None) -> None:
+        """Put those at `order`, as they are sent, into `out` [n, dim]."""
         if self.grad is None:
-            return np.zeros((len(order), self.dim), np.float32)
-        out = np.empty((len(order), self.dim), np.float32)
+            out[...] = 0.0
+            return
         SlotRows.gather(self.grad, order, out, threads)
         if self.share != 1.0:
             out *= np.float32(self.share)
-        return out
 
 
 class Gradients:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from headrace.formats.checks import check_type
 
 MAX_BYTES = 8 << 20
 _MAX_NODES = 1_000_000  # with what aliases stand for: nine lines can stand for a billion
 _MAX_SCALAR_CHARS = 1024
 
 
-def read_yaml(path: str | Path) -> Any:
+def read_yaml(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Any:
     """The one document of a file: dicts, lists and scalars; None for an empty file.
 
     ValueError, which names the file, for anything else: objects, a key given twice (YAML would drop one of them), an
-    alias inside what it stands for, more than :data:`MAX_BYTES`, a million nodes, or 1024 characters in one scalar.
+    alias inside what it stands for, more than `max_bytes`, a million nodes, or 1024 characters in one scalar. A file of
+    8 MB takes a minute: `max_bytes` is what a file of its kind can need.
     """
+    check_type("path", path, (str, os.PathLike), "the path of a file")  # a number would be a file that is open
     with open(path, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{path}: longer than {MAX_BYTES} bytes")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{path}: longer than {max_bytes} bytes")
     try:
         return _plain(data)
     except RecursionError:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode
 
 from headrace.formats.bad_records import BadRecords
+from headrace.formats.checks import check_type
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
-from headrace.formats.schema import Schema
+from headrace.formats.schema import Schema, check_schema
 from headrace.indexer.columns import MAX_THREADS
 from headrace.indexer.dit import DIT
 from headrace.indexer.exchange.communicator import Communicator
@@ -37,7 +38,7 @@ from headrace.ingest.loader_chain import (
     sole_reader,
     training_chain,
 )
-from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, part_of
+from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, part_of, place_in_data
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.index import index_tables
 from headrace.ingest.nodes.index_ranks import Uneven
@@ -143,11 +144,18 @@ class DataLoader:
         idle_s: float | None = None,
     ) -> None:
         _check_kinds(
-            schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
+            shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
             pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool), shard=(shard, bool),
         )  # fmt: skip
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a function RowBlock -> RowBlock, got {transform!r}")
+        check_schema(schema)
+        check_type("index", index, (DIT, type(None)), "a headrace.DIT, as the index of another loader")
+        check_type("communicator", communicator, (Communicator, type(None)), "a headrace.Communicator, as of connect()")
+        check_int("DataLoader", "seed", seed, minimum=0)
+        check_int("DataLoader", "shuffle_window_rows", shuffle_window_rows, minimum=1)
+        check_int("DataLoader", "hot_every", hot_every, minimum=1)
+        check_int("DataLoader", "node_size", node_size, minimum=1)
         if not train and index is None:
             raise ValueError("train=False reads an index: pass index=loader.index of the training loader")
         self.batch_size = check_int("DataLoader", "batch_size", batch_size, minimum=1)
@@ -169,8 +177,10 @@ class DataLoader:
         self._counted = self._read or sole_reader(batches)  # also one that a node of one's own reads by
         timeout_s = _check_timeout(timeout)
         ranks = None
+        self._facts: dict[str, object] | None = None  # that ranks compare at each start; those of the epoch are added
+        self._sharded = shard
         if communicator is not None:
-            facts: dict[str, object] = {"shard": shard, **self._shared_source(shard)}
+            facts = self._facts = {"shard": shard, **self._shared_source(shard)}
             if train:
                 facts |= {
                     "window": window,
@@ -251,22 +261,26 @@ class DataLoader:
         if self._closed:
             raise RuntimeError("the loader is closed")
         self._end("another iterator was started")
-        self._begin(epoch, pipeline)
-        self._batches = batches
+        self._begin(epoch, pipeline, batches)
         self._loaded = self._resuming = None  # only now: a state that was refused is refused again
         run = _Run()
         with self._lock:
             self._active = run
         return _Epoch(self, run)
 
-    def _begin(self, epoch: int, pipeline: dict[str, Any] | None) -> None:
+    def _begin(self, epoch: int, pipeline: dict[str, Any] | None, batches: int) -> None:
         self._stats.end_epoch()  # before the reset sets the counters back
         if self._shuffle is not None:
             self._shuffle.set_epoch(epoch)
+        if self._facts is not None:
+            self._facts["the epoch"] = epoch
+            if self._sharded:  # else the places are those of the ranks' own datasets
+                rows_known = self._read is not None and not self._transformed
+                self._facts["the place in the data"] = place_in_data(pipeline, batches, rows_known=rows_known)
         self._root.reset(pipeline)
         self._running_epoch = epoch
         self._epoch = epoch + 1
-        self._batches = 0
+        self._batches = batches
         self._started = True
         self._stats.begin_epoch(self._counted)
 
@@ -281,7 +295,10 @@ class DataLoader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on."""
+        """Number of the next epoch (it seeds the shuffle); RuntimeError when a loaded state says where to go on.
+
+        Over ranks it must be one on all of them: RankMismatchError when the epoch starts.
+        """
         if self._loaded is not None:
             raise RuntimeError("load_state_dict() was called: the state says which epoch is continued")
         self._epoch = check_int("DataLoader", "epoch", epoch, minimum=0)
@@ -308,13 +325,15 @@ class DataLoader:
 
         An iterator that is active is ended: its `next` raises RuntimeError. The state at the end of an epoch starts the
         next epoch, whole; with ``next_epoch=False`` it gives the end of its own first: no batch. Loading twice: the
-        last one counts. The batch size may differ from the saved one.
+        last one counts. The batch size may differ from the saved one. Over ranks with ``shard=True`` all load states of
+        the same step, else of the same epoch: RankMismatchError when it starts.
         """
         if self._closed:
             raise RuntimeError("the loader is closed")
         check_state(state_dict, self.schema.digest)
+        loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
         self._end("load_state_dict() was called; start a new iterator")
-        self._loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
+        self._loaded = loaded
         self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:
@@ -332,7 +351,7 @@ class DataLoader:
             batch = next(self._root)
         except StopIteration:
             if resuming is not None and self._next_epoch:  # the state was saved at the very end of an epoch
-                self._begin(self._running_epoch + 1, None)
+                self._begin(self._running_epoch + 1, None, 0)
                 return self._next(run)
             self._stats.end_epoch()
             with self._lock:

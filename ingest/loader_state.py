@@ -41,3 +41,26 @@ def part_of(state: object, node: str) -> dict[str, Any] | None:
     if state.get("node") == node:
         return state
     return next((part for value in state.values() if (part := part_of(value, node)) is not None), None)
+
+
+def place_in_data(pipeline: object, batches: int, *, rows_known: bool) -> str:
+    """Where the state `pipeline` goes on, in words that ranks which read the same rows compare.
+
+    Rows are counted, whatever blocks they were read in (blocks of growing files differ by rank), and `rows_known` says
+    whether those read are those handed out.
+    """
+    rows = f" ({_rows_behind(pipeline)} rows)" if rows_known else ""
+    return f"behind {batches} batches{rows}"
+
+
+def _rows_behind(state: object) -> int:
+    """Rows behind the place of a state: the good ones of the blocks that were read, and those used of the next."""
+    if not isinstance(state, dict):
+        return 0
+    own = sum(_count(state, key) for key in ("rows_in", "used_rows", "given_rows")) - _count(state, "rows_skipped")
+    return own + sum(map(_rows_behind, state.values()))
+
+
+def _count(state: dict[str, Any], key: str) -> int:
+    value = state.get(key, 0)
+    return value if isinstance(value, int) else 0

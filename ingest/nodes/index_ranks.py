@@ -48,6 +48,9 @@ from headrace.ingest.transpose import transpose_query_ids
 Uneven = Literal["short", "drop", "pad", "raise"]
 _START = "the start of an epoch (all ranks iterate over their loaders, and over an evaluation's, together)"
 _PURPOSES = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
+_PLANNED = ("next_steps",)
+"""Of the rounds of a run, which are over when its source is, and of the planning of its steps, which goes on."""
+
 UNEVEN = ("short", "drop", "pad", "raise")
 
 
@@ -82,8 +85,8 @@ class IndexRanks(Node[RankRows]):
     With `node_size` G > 1, where ranks share nodes (G each, one after the other), a node's ranks deduplicate together:
     each row travels once to a node that wants it, and one sum of gradients back.
 
-    `facts` are compared across ranks at each start: RankMismatchError names what differs on which rank. New rows are
-    provisional until their step is delivered here, as in :class:`Index`.
+    `facts`, as they then are, are compared across ranks at each start: RankMismatchError names what differs on which
+    rank. New rows are provisional until their step is delivered here, as in :class:`Index`.
     """
 
     def __init__(
@@ -117,8 +120,9 @@ class IndexRanks(Node[RankRows]):
         if communicator.world_size % self.node_size:
             raise ValueError(f"{communicator.world_size} ranks are not nodes of node_size={node_size} each")
         self._node_round: RequestRound | None = None
-        self._facts = {"schema": schema_fact(schema), "train": insert, "uneven": uneven, **(facts or {})}
-        self._facts |= {"hot_rows": self.hot_rows, "hot_every": self.hot_every, "node_size": self.node_size}
+        self._given_facts = {} if facts is None else facts  # some change from one epoch to the next
+        self._facts = {"schema": schema_fact(schema), "train": insert, "uneven": uneven, "hot_rows": self.hot_rows}
+        self._facts |= {"hot_every": self.hot_every, "node_size": self.node_size}
         self._tables = index_tables(schema)
         self._dedup = Deduplicator(self._tables)
         self._converter = RowConverter(schema)
@@ -142,7 +146,7 @@ class IndexRanks(Node[RankRows]):
         self._reset_source(state)
         self._forget()
         self._run = run = self.communicator.new_run()
-        facts = {**self._facts, "number of epochs and evaluations begun": run}
+        facts = {**self._facts, **self._given_facts, "number of epochs and evaluations begun": run}
         agree(self.communicator.channel("control"), facts, _START)
         self.communicator.activity.did("the start of an epoch" if self.insert else "the start of an evaluation")
         members = self.communicator.cross_members(self.node_size) if self.node_size > 1 else None
@@ -169,9 +173,8 @@ class IndexRanks(Node[RankRows]):
         self._undo()
 
     def _leave_run(self) -> None:
-        run = self._run
-        if run is not None:
-            self.communicator.close_run(run, _PURPOSES)
+        if self._run is not None:
+            self.communicator.close_run(self._run, (*_PURPOSES, *_PLANNED))
 
     def _undo(self) -> None:
         if self.insert and not self.index.closed and self.index.writer_is(self):
@@ -185,13 +188,27 @@ class IndexRanks(Node[RankRows]):
             self.index.commit_used(ticket, _used_here(ranks.now))
         super().delivered(item)
 
+    def all_know_next(self, step: int, known: bool) -> bool:
+        """Whether every rank knows the step after `step`: all call it, once a step, where one may hand out what it
+        holds without waiting for more. What is sent early or put off at a step depends on the next one, so it must be
+        known on all ranks or on none. By another thread than the one that reads from this node."""
+        if self._run is None:
+            raise RuntimeError(f"{self.name} was not begun")
+        try:
+            channel = self.communicator.channel("next_steps", self._run)
+            mine = np.array([known], np.uint8)
+            return bool(channel.all_gather(mine, f"whether what comes after step {step} is known").all())
+        except ExchangeClosedError as error:
+            raise NodeClosedError(f"{self.name} was closed while it waited for other ranks") from error
+
     def _next(self) -> RankRows:
         if self.insert and not self.index.writer_is(self):
             raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
         try:
             return self._next_step()
         except StopIteration:  # on all ranks at this step, and nothing is under way
-            self._leave_run()
+            if self._run is not None:
+                self.communicator.close_run(self._run, _PURPOSES)
             raise
         except ExchangeClosedError as error:
             raise NodeClosedError(f"{self.name} was closed while it waited for other ranks") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -13,6 +12,11 @@ from headrace.formats.checks import check_integer
 from headrace.formats.plain_yaml import read_yaml
 
 MAX_RANKS = 1 << 16
+
+_MAX_FILE_BYTES = 1 << 16
+
+_BOUNDS = {"gbit_per_s": (1e-6, 1e6), "latency_us": (0.0, 1e7), "message_us": (0.0, 1e7)}
+"""A kilobit to a petabit a second; ten seconds. Times of any trace are then finite, and not all 0."""
 
 ReduceScatter = Literal["ring", "all_reduce"]
 
@@ -27,11 +31,11 @@ class Link:
 
     def __post_init__(self) -> None:
         for name in ("gbit_per_s", "latency_us", "message_us"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
-                raise ValueError(f"{name}={value!r} is not a finite number")
-            if float(value) < 0 or (name == "gbit_per_s" and float(value) == 0):
-                raise ValueError(f"{name}={value!r} must be {'above 0' if name == 'gbit_per_s' else '0 or more'}")
+            value, (least, most) = getattr(self, name), _BOUNDS[name]
+            if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+                raise ValueError(f"{name}={_short(value)} is not a number")
+            if not least <= value <= most:  # as they are: an integer may be too long for a float
+                raise ValueError(f"{name}={_short(value)} is not from {least:g} to {most:g}")
 
     @property
     def bytes_per_s(self) -> float:
@@ -58,10 +62,10 @@ class LinkModel:
 
     def __post_init__(self) -> None:
         check_integer("ranks_per_node", self.ranks_per_node, 1, MAX_RANKS)
-        if isinstance(self.overlap, bool) or not isinstance(self.overlap, Real) or not 0 <= float(self.overlap) <= 1:
-            raise ValueError(f"overlap={self.overlap!r} is not a share from 0 to 1")
+        if isinstance(self.overlap, bool) or not isinstance(self.overlap, Real) or not 0 <= self.overlap <= 1:
+            raise ValueError(f"overlap={_short(self.overlap)} is not a share from 0 to 1")
         if self.reduce_scatter not in get_args(ReduceScatter):
-            raise ValueError(f"reduce_scatter={self.reduce_scatter!r} is not one of {get_args(ReduceScatter)}")
+            raise ValueError(f"reduce_scatter={_short(self.reduce_scatter)} is not one of {get_args(ReduceScatter)}")
 
     @classmethod
     def from_dict(cls, data: object) -> LinkModel:
@@ -79,8 +83,8 @@ class LinkModel:
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> LinkModel:
-        """Read a YAML or JSON file; ValueError names it."""
-        data = read_yaml(path)
+        """Read a YAML or JSON file; ValueError names it and the key."""
+        data = read_yaml(path, max_bytes=_MAX_FILE_BYTES)
         try:
             return cls.from_dict(data)
         except (ValueError, TypeError) as error:
@@ -124,5 +128,10 @@ def _mapping(what: str, data: object, kind: type[Any]) -> Mapping[str, Any]:
         raise ValueError(f"{what} is a mapping with the keys {', '.join(names)}, got {type(data).__name__}")
     unknown = [key for key in data if key not in names]
     if unknown:
-        raise ValueError(f"{what}: key {unknown[0]!r} is unknown; known: {', '.join(names)}")
+        raise ValueError(f"{what}: key {_short(unknown[0])} is unknown; known: {', '.join(names)}")
     return data
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
