@@ -25,7 +25,8 @@ LR = 0.01
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank trains on. `settings`: `window`, `hot_rows`, `levels` (1 or 2), `timeout_s`, `seed`."""
+    """What a rank trains on. `settings`: `window`, `hot_rows`, `levels` (1 or 2), `shared_memory`, `timeout_s`,
+    `seed`."""
 
     stream: RankStream
     rank: int
@@ -117,7 +118,7 @@ class Headrace:
         settings = job.settings
         self._job = job
         schema = headrace.criteo_schema(dim=DIM, optimizer="rowwise_adagrad")
-        self._communicator = connect("gloo", timeout_s=settings["timeout_s"])
+        self._communicator = connect("gloo", timeout_s=settings["timeout_s"], shared_memory=settings["shared_memory"])
         self._loader = headrace.DataLoader(
             StreamBlocks(job, schema),
             job.stream.labels.shape[2],

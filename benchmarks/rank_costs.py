@@ -23,7 +23,7 @@ from headrace.embed._rows import SlotRows
 from headrace.embed.arrays import F32
 from headrace.embed.optimizers import UpdateRule
 from headrace.indexer.cost_curve import CostCurve, RowCosts, cost_curve
-from headrace.indexer.exchange.channel import Posted
+from headrace.indexer.exchange.channel import Posted, Posts
 from headrace.indexer.exchange.communicator import connect
 from headrace.indexer.indexed import F64
 
@@ -36,12 +36,12 @@ class Costs:
     def __init__(self, job: Job) -> None:
         self._dense = DenseAlone(job)
         self._communicator = communicator = connect("gloo", timeout_s=job.settings["timeout_s"])
-        self._levels = [communicator.channel("rows")]
+        self._node: Posts | None = None
+        members = None
         if job.settings["levels"] == 2:
-            self._levels = [
-                communicator.channel("rows", 0, communicator.cross_members(job.node_size)),
-                communicator.channel("node_rows", 0, communicator.node_members(job.node_size)),
-            ]
+            members = communicator.cross_members(job.node_size)
+            self._node = communicator.node_channel("node_rows", 0, job.node_size)
+        self._owners = communicator.channel("rows", 0, members)
         self._hot = communicator.channel("hot")
         self._table = np.zeros((ROWS, DIM + 1), np.float32)  # with the state of row-wise Adagrad
         self._slots = np.random.default_rng(0).permutation(ROWS).astype(np.int64)
@@ -85,7 +85,7 @@ class Costs:
 
     def _send(self) -> Posted:
         """Begin to send each peer its share of what a rank (of two levels: this rank for its node) has to send."""
-        channel = self._levels[0]
+        channel = self._owners
         count = ROWS // self._communicator.world_size
         others = [peer for peer in range(channel.size) if peer != channel.rank]
         into = {peer: np.empty((count, DIM), np.float32) for peer in others}
@@ -93,10 +93,13 @@ class Costs:
 
     def _arrive(self, posted: Posted) -> None:
         posted.wait()
-        for channel in self._levels[1:]:
-            part = self._gathered(ROWS // channel.size)
-            into = [np.empty_like(part) for _ in range(channel.size)]
-            channel.all_to_all([part] * channel.size, into)
+        if self._node is None:
+            return
+        shape = ROWS // self._node.size, DIM
+        sends = {peer: self._node.room(peer, shape) for peer in range(self._node.size)}
+        for out in sends.values():
+            SlotRows.gather(self._table, self._slots[: shape[0]], out)
+        self._node.post(sends, {peer: np.empty(shape, np.float32) for peer in sends}, "rows").wait()
 
     def _gathered(self, count: int) -> F32:
         out = np.empty((count, DIM), np.float32)
@@ -104,7 +107,7 @@ class Costs:
         return out
 
     def _update(self, count: int) -> None:
-        parts = [self._gathered(count) for _ in range(self._levels[0].size)]
+        parts = [self._gathered(count) for _ in range(self._owners.size)]
         SlotRows.update(self._table, self._slots[:count], np.sum(parts, axis=0), self._rule)
 
     def payload(self) -> dict[str, int]:

@@ -88,24 +88,30 @@ class Turns:
 
 
 def hot_rows_of(name: str) -> int:
-    """N of a contender named headrace[_flat | _two_level][_rN]."""
+    """N of a contender named headrace[_flat | _two_level[_messages]][_rN]."""
     hot = [int(word[1:]) for word in name.split("_")[1:] if word.startswith("r") and word[1:].isdigit()]
     return hot[0] if hot else 0
 
 
 def levels_of(name: str) -> str:
-    """The name without R: headrace_flat or headrace_two_level."""
+    """The name without R: headrace_flat, headrace_two_level or headrace_two_level_messages."""
     return name.rpartition("_r")[0] if hot_rows_of(name) else name
 
 
 def headrace_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Of a contender with one level or two, and N rows of R."""
-    return {**settings, "levels": 2 if "two_level" in name else 1, "hot_rows": hot_rows_of(name)}
+    """Of a contender with one level or two, shared memory within a node or messages, and N rows of R."""
+    levels = {"levels": 2 if "two_level" in name else 1, "shared_memory": "messages" not in name}
+    return {**settings, **levels, "hot_rows": hot_rows_of(name)}
 
 
-def contenders_of(topology: Topology, systems: Sequence[str], hot_rows: Sequence[int]) -> list[str]:
-    """Names of what runs on a topology: of headrace flat, two-level where ranks share nodes, and with R."""
-    ours = ["headrace_flat"] + (["headrace_two_level"] if topology.per_node > 1 else [])
+def contenders_of(
+    topology: Topology, systems: Sequence[str], hot_rows: Sequence[int], *, messages: bool = False
+) -> list[str]:
+    """Names of what runs on a topology: of headrace flat, two-level where ranks share nodes (with `messages` also
+    without shared memory), and with R."""
+    ours = ["headrace_flat"]
+    if topology.per_node > 1:
+        ours += ["headrace_two_level"] + ["headrace_two_level_messages"] * messages
     ours += [f"{name}_r{n}" for name in ours for n in hot_rows if n]
     return [DENSE] + [name for name in (*ours, *PEERS) if any(name.startswith(system) for system in systems)]
 
@@ -338,6 +344,7 @@ def table(results: dict[str, Any]) -> str:
 @click.option("--systems", default="headrace,torchrec", show_default=True, help="Names, or how they begin.")
 @click.option("--hot-rows", default="", help="Also with R of these many rows, as in 4096,32768.")
 @click.option("--predict/--no-predict", default=False, help="Also with the R that the rule makes of measured costs.")
+@click.option("--messages/--no-messages", default=False, help="Two-level also without shared memory in a node.")
 @click.option("--preset", default="criteo-kaggle", show_default=True)
 @click.option("--batch-size", type=int, default=4096, show_default=True, help="Rows a rank.")
 @click.option("--window", type=int, default=8, show_default=True)
@@ -375,7 +382,7 @@ def main(json_path: str, **options: Any) -> None:
                 levels = [n for n in contenders_of(topology, systems, []) if n.startswith("headrace")]
                 predictions = predict(topology, rates, levels, folder, settings=settings, timeout_s=timeout_s)
             sizes = sorted({*hot_rows, *(one.curve.optimum for one in predictions.values())})
-            names = contenders_of(topology, systems, sizes)
+            names = contenders_of(topology, systems, sizes, messages=options["messages"])
             turns = measure(topology, rates, names, folder, settings=settings, plan=plan, timeout_s=timeout_s)
         away = 1 - 1 / topology.nodes  # share of the rows whose owner is on another node
         own = {n: stream.unique_rows(n) * topology.per_node / n * away * DIM * 4 * 2 for n in {1, topology.per_node}}

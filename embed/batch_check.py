@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from headrace.embed.finite import key_name
 from headrace.embed.row_keys import RowKeys
+from headrace.formats.checks import check_type
 from headrace.formats.schema import Schema
 from headrace.formats.schema_difference import differences, same_rows
 from headrace.indexer.indexed import ABSENT
 from headrace.ingest.batch import Batch, BatchGroup
-from headrace.ingest.step_plan import GroupPlan
+from headrace.ingest.rank_step import RankSteps
+from headrace.ingest.step_plan import GroupPlan, StepPlan
 
 HOST = torch.device("cpu")
+
+_AS_GIVEN = "{}, as the loader gave it"
+
+_FIELDS = {
+    "query_ids": (torch.int64, "ids"),
+    "lengths": (torch.int32, "bags"),
+    "offsets": (torch.int64, "bags + 1"),
+    "unique_ids": (torch.uint64, "unique rows"),
+    "unique_tables": (torch.uint32, "unique rows"),
+    "missing": (torch.bool, "unique rows"),
+    "locations": (torch.uint64, "unique rows"),
+    "positions": (torch.int64, "ids"),
+    "position_offsets": (torch.int64, "unique rows + 1"),
+    "slots": (torch.int64, "unique rows"),
+}
+"""dtype of a group's fields, and what each has as many values as."""
 
 
 def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> None:
     """ValueError unless `batch` is of `schema` (without a plan: but for the labels) and on the host or on the stage's
-    `device`, and its plan is of the schema's groups and its rows."""
+    `device`, and its plan is of the schema's groups and its rows; TypeError for fields of other types.
+
+    Of every field that a group has dtype and length are looked at, in every mode; values where the stage goes by them:
+    query ids, offsets, positions and tables (see :func:`headrace.embed.pooling.bags_of`), locations, and slots in the
+    arena. Nobody looks at those of `lengths`, of the group's own `slots` (the plan's count), at `labels` and `valid`,
+    at `hot` and `urgent` of a plan, and at whether `positions` is the transpose of `query_ids`.
+    """
+    check_type("batch.schema", batch.schema, Schema, _AS_GIVEN.format("a headrace.Schema"))
     if batch.schema is not schema and not _fits(batch, schema):
         what = differences(batch.schema, schema, ("the batch", "the stage"), labels=batch.plan is not None)
         raise ValueError(
             f"a batch of another schema than the stage's: {what}. Columns, tables, dims, optimizers and poolings must "
             "be the same, in training the labels too; give both the same Schema"
         )
+    check_type("batch.dense", batch.dense, torch.Tensor, _AS_GIVEN.format("a tensor [B, dense columns]"))
+    check_type("batch.plan", batch.plan, (StepPlan, type(None)), _AS_GIVEN.format("a headrace.StepPlan"))
+    check_type("batch.ranks", batch.ranks, (RankSteps, type(None)), _AS_GIVEN.format("what a loader over ranks gives"))
+    if len(batch.groups) != len(schema.groups):
+        raise ValueError(f"a batch of {len(batch.groups)} groups for a stage of {len(schema.groups)}")
     if batch.plan is not None and len(batch.plan.groups) != len(schema.groups):
         raise ValueError(f"a plan of {len(batch.plan.groups)} groups for a stage of {len(schema.groups)}")
     for number, group in enumerate(batch.groups):
+        _check_fields(group, number, batch)
         there = group.query_ids.device
         if there.type != "cpu" and there != device:
             raise ValueError(_on_another_device(there, device))
@@ -42,6 +74,32 @@ def _fits(batch: Batch, schema: Schema) -> bool:
     return same_rows(batch.schema, schema) if batch.plan is None else batch.schema == schema
 
 
+def _check_fields(group: BatchGroup, number: int, batch: Batch) -> None:
+    """TypeError, or ValueError, for a field that is no tensor, or of another dtype or length than it must be."""
+    check_type(f"group {number}", group, BatchGroup, _AS_GIVEN.format("a headrace.BatchGroup"))
+    for name in _FIELDS:
+        check_type(f"group {number}: {name}", getattr(group, name), torch.Tensor, _AS_GIVEN.format("a tensor"))
+    bags, ids, unique = group.num_features * batch.num_rows, group.query_ids.numel(), group.unique_ids.numel()
+    sizes = {"ids": ids, "bags": bags, "bags + 1": bags + 1, "unique rows": unique, "unique rows + 1": unique + 1}
+    if group.weights is not None:
+        check_type(f"group {number}: weights", group.weights, torch.Tensor, _AS_GIVEN.format("a tensor, or None"))
+    for name, (dtype, counts) in {**_FIELDS, "weights": (torch.float32, "ids")}.items():
+        field = getattr(group, name)
+        if field is None:
+            continue
+        if field.dtype != dtype or list(field.shape) != [sizes[counts]]:
+            raise ValueError(
+                f"group {number}: {name} is {_named(field.dtype)} {list(field.shape)}, not {_named(dtype)} "
+                f"[{sizes[counts]}] ({counts}); a batch is passed as the loader gave it"
+            )
+        if not field.is_contiguous():
+            raise ValueError(f"group {number}: {name} is not contiguous in memory: pass {name}.contiguous()")
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _on_another_device(there: torch.device, device: torch.device) -> str:
     if device != HOST:
         return f"the ids of the batch are on {there}, and the stage's rows on {device}"
@@ -52,6 +110,10 @@ def _on_another_device(there: torch.device, device: torch.device) -> str:
 
 
 def _check_plan(part: GroupPlan, rows: int, number: int) -> None:
+    slots = part.slots
+    check_type(f"group {number}: slots of the plan", slots, np.ndarray, _AS_GIVEN.format("an array int64"))
+    if slots.dtype != np.int64 or slots.ndim != 1:
+        raise ValueError(f"group {number}: slots of the plan are {slots.dtype} {list(slots.shape)}, not int64 [{rows}]")
     if len(part.slots) != rows:
         raise ValueError(f"group {number}: a plan of {len(part.slots)} rows for a batch of {rows}")
 

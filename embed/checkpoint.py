@@ -37,8 +37,9 @@ from headrace.embed.rows_file import read_rows, write_rows
 from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, write_folder
 from headrace.embed.saved_parts import agree_to_save, check_part, part_of
 from headrace.embed.stage import EmbeddingStage
-from headrace.embed.stage_parts import check_flag
+from headrace.formats.checks import check_flag, check_type
 from headrace.formats.schema import Schema, SchemaError
+from headrace.indexer.dit import DIT
 
 VERSION = 1
 
@@ -80,6 +81,9 @@ def save_run(
     that is the same on all (compared unless ``average_gradients`` did): RankMismatchError and ValueError otherwise.
     """
     number = check_integer("step", step, least=0)
+    _check_parts(index, stage, model, optimizer, "write_snapshot")
+    check_type("loader_state", loader_state, Mapping, "what loader.state_dict() gives")
+    check_type("extra", extra, (Mapping, type(None)), "a mapping of plain data of your own")
     stage.check_nothing_waits("save_run")
     stage.check_index(index, "the index given to save_run")
     _check_index(index, stage)
@@ -154,6 +158,7 @@ class SavedRun:
         or if a newer checkpoint has taken the place of this one since :func:`load_run`. What the index refuses, and
         MemoryError, is raised with the rest as it was.
         """
+        _check_parts(index, stage, model, optimizer, "read_snapshot")
         check_part(self.part, stage, self.path, self.step)
         self._check_stage(stage, training=check_flag("training", training))
         self._check_dense(stage, model, optimizer, training=training)
@@ -291,6 +296,17 @@ def _load(folder: Path, meta: dict[str, Any]) -> SavedRun:
         fingerprint=fingerprint(folder),
         **parts,
     )
+
+
+def _check_parts(index: object, stage: object, model: object, optimizer: object, method: str) -> None:
+    """TypeError for what is of another type; what may be missing is seen elsewhere."""
+    check_type("stage", stage, EmbeddingStage, "a headrace.EmbeddingStage")
+    if not hasattr(index, method) and (index is not None or method == "write_snapshot"):
+        check_type("index", index, DIT, "a headrace.DIT, as loader.index")
+    if model is not None or method == "write_snapshot":
+        check_type("model", model, torch.nn.Module, "a torch.nn.Module, the dense part of the model")
+    wanted = "a torch.optim.Optimizer (that of the dense part), or None"
+    check_type("optimizer", optimizer, (torch.optim.Optimizer, type(None)), wanted)
 
 
 def _check_index(index: object, stage: EmbeddingStage) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from headrace.embed.arguments import check_number
 from headrace.embed.stage import EmbeddingStage
+from headrace.formats.checks import check_flag, check_type
 
 
 def clip_grad_norm_(
@@ -29,7 +31,15 @@ def clip_grad_norm_(
     once. All ranks call it, once a step, after the dense gradients were averaged. It sends the rows' gradients to their
     owners, where they are scaled; the step then applies them, and what ``stage.pending_leaves()`` show is not changed.
     """
+    check_type("stage", stage, EmbeddingStage, "a headrace.EmbeddingStage; dense parameters come second")
+    check_number("max_norm", max_norm)
+    check_number("norm_type", norm_type)
+    check_flag("error_if_nonfinite", error_if_nonfinite)
+    if not isinstance(parameters, Iterable) or isinstance(parameters, (str, bytes, Mapping)):
+        raise TypeError(f"parameters are tensors, as model.parameters(), not a {type(parameters).__name__}")
     dense = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    for one in dense:
+        check_type("each of parameters", one, Tensor, "a tensor, as model.parameters() gives them")
     if stage.over_ranks:
         return _clip_over_ranks(stage, dense, float(max_norm), float(norm_type), error_if_nonfinite)
     tensors = [*stage.pending_leaves(), *dense]

@@ -26,7 +26,8 @@ def average_gradients(
 
     Between ``backward`` of a loss that is the mean over the rank's own rows, and the step; on all ranks, also where the
     batch has no rows (their gradients, which may be None or NaN, do not count). With ranks of equal size it is what
-    DistributedDataParallel does, which cannot weigh ranks of different sizes.
+    DistributedDataParallel does, which cannot weigh ranks of different sizes. A parameter that got no gradient on some
+    ranks counts as zeros there; one that got none on any has None on all, so that no optimizer touches it.
 
     Parameters that are met for the first time must have the same shapes, types and values on all ranks; with
     `check_every` they are compared again after every so many steps. RankMismatchError, on all ranks, if they are not,
@@ -50,7 +51,8 @@ def average_gradients(
     calls = np.zeros((communicator.world_size, len(call)), np.int64)
     posted = channel.post(dict.fromkeys(range(len(calls)), call), dict(enumerate(calls)), what)
     calls[communicator.rank] = call
-    flat = _weighted(wanted, step.share)
+    counts = step.share > 0 or not step.global_rows  # without any rows there are still zeros, not None
+    flat = _weighted(wanted, step.share, counts=counts)
     posted.wait()
     told = [dict(zip(_CALL, one, strict=True)) for one in calls.tolist()]
     refuse_differences(told, "average_gradients is called differently on the ranks")
@@ -58,8 +60,12 @@ def average_gradients(
         compare(communicator, channel, wanted, fresh, what)
     total = torch.from_numpy(channel.all_reduce(flat, what))
     communicator.activity.did(what)
-    start = 0
-    for p in wanted:
+    start, found = 0, total[len(total) - len(wanted) :].tolist()
+    for p, ranks in zip(wanted, found, strict=True):
+        if not ranks:
+            p.grad = None
+            start += p.numel()
+            continue
         mean = total[start : start + p.numel()].reshape(p.shape).to(p)
         start += p.numel()
         if p.grad is None:
@@ -68,9 +74,13 @@ def average_gradients(
             p.grad.copy_(mean)
 
 
-def _weighted(parameters: list[Tensor], share: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """All gradients, one after the other, times the rank's share of the global batch; zeros where it has none."""
-    flat = np.zeros(sum(p.numel() for p in parameters), np.float32)
+def _weighted(parameters: list[Tensor], share: float, *, counts: bool) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """All gradients, one after the other, times the rank's share of the global batch, zeros where it has none; then a
+    number a parameter: 1 where it has a gradient that `counts`."""
+    size = sum(p.numel() for p in parameters)
+    flat = np.zeros(size + len(parameters), np.float32)
+    if counts:
+        flat[size:] = [p.grad is not None for p in parameters]
     if not share:
         return flat
     start = 0
@@ -78,5 +88,5 @@ def _weighted(parameters: list[Tensor], share: float) -> np.ndarray[tuple[int], 
         if p.grad is not None:
             flat[start : start + p.numel()] = p.grad.detach().reshape(-1).float().cpu().numpy()
         start += p.numel()
-    flat *= np.float32(share)
+    flat[:size] *= np.float32(share)
     return flat

@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from headrace.embed.arrays import I64, U64, Bool
 from headrace.embed.row_keys import RowKeys
+from headrace.formats.checks import check_type
 from headrace.formats.schema import Schema
+from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import IdColumn, IndexedIds, IndexTable
 
 
@@ -22,10 +24,16 @@ class FindsRows(Protocol):
     def index(self, columns: Sequence[IdColumn]) -> IndexedIds: ...
     def lookup(self, columns: Sequence[IdColumn]) -> IndexedIds: ...
     def commit(self, ticket: int) -> None: ...
+    def undo_after(self, ticket: int | None) -> None: ...
     def claim_writer(self, owner: object) -> None: ...
     def release_writer(self, owner: object) -> None: ...
-    def undo_after(self, ticket: int | None) -> None: ...
     def snapshot(self) -> pa.Table: ...
+
+
+def check_finds_rows(index: object) -> None:
+    """TypeError for what is no index."""
+    if not all(hasattr(index, name) for name in ("tables", "index")):
+        check_type("index", index, DIT, "a headrace.DIT, as loader.index")
 
 
 class TableIds(NamedTuple):

@@ -32,7 +32,7 @@ from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.wire import Arrival, Wire, WireType
 from headrace.formats.schema import Schema
-from headrace.indexer.exchange.channel import Channel
+from headrace.indexer.exchange.channel import Channel, Posts
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
 from headrace.ingest.step_plan import StepPlan
@@ -163,8 +163,8 @@ class RankExchange:
         members = None if step.inner is None else self._communicator.cross_members(step.node_size)
         return self._communicator.channel(purpose, step.run, members)
 
-    def _node_channel(self, purpose: str, step: RankStep) -> Channel:
-        return self._communicator.channel(purpose, step.run, self._communicator.node_members(step.node_size))
+    def _node_channel(self, purpose: str, step: RankStep) -> Posts:
+        return self._communicator.node_channel(purpose, step.run, step.node_size)
 
     def _inbox(self, step: RankStep, *, parity: int | None) -> list[F32]:
         """An array [U, dim] a layout to receive a step's rows in; evaluation (None) has its own."""
@@ -189,7 +189,8 @@ class RankExchange:
             receives = dict(enumerate(_split(box, group, early=early)))
             sends: dict[int, F32] = {}
             for rank, wanted in enumerate(group.owned.to_send(early=early)):
-                out = receives[rank] if rank == channel.rank else np.empty((len(wanted), self._dims[g]), np.float32)
+                shape = len(wanted), self._dims[g]
+                out = receives[rank] if rank == channel.rank else self._wire.room(channel, rank, shape)
                 source = self._residency.source(g, keys.take(wanted), None if slots is None else slots[wanted])
                 source.read(out, self._threads)
                 sends[rank] = out
@@ -205,8 +206,10 @@ class RankExchange:
             receives = dict(enumerate(_split(mine, group, early=False)))
             sends: dict[int, F32] = {}
             for place, wanted in enumerate(group.owned.asked_of_rank):
-                sends[place] = receives[place] if place == channel.rank else np.empty((len(wanted), dim), np.float32)
-                SlotRows.gather(box, own.slots[wanted], sends[place], self._threads)
+                shape = len(wanted), dim
+                out = receives[place] if place == channel.rank else self._wire.room(channel, place, shape)
+                SlotRows.gather(box, own.slots[wanted], out, self._threads)
+                sends[place] = out
             posted.append(self._wire.post(channel, sends, receives, f"the rows of step {step.step} in this node"))
             inbox.append(mine)
         for one in posted:
@@ -321,7 +324,7 @@ class RankExchange:
             self._deferred.append((g, coming, rule))
 
     def _post_gradients(
-        self, channel: Channel, group: RankGroup, own: OwnGradients, part: UrgentRows | None, what: str
+        self, channel: Posts, group: RankGroup, own: OwnGradients, part: UrgentRows | None, what: str
     ) -> Gradients:
         """Send gradients, those of a part of the rows if given, to where the rows were asked for."""
         owned, order, sent, counts, places = group.owned, group.order, group.counts, group.owned.asked_counts, None
@@ -329,11 +332,13 @@ class RankExchange:
             _, sent = _chosen(part.sent, sent)
             order = order[part.sent]
             places, counts = _chosen(part.owned[owned.asked], counts)
-        sends = by_rank(own.rows(order, self._threads), sent)
         into = np.empty((int(counts.sum()), own.dim), np.float32)
-        parts = by_rank(into, counts)
-        parts[channel.rank][...] = sends[channel.rank]
-        arrival = self._wire.post(channel, dict(enumerate(sends)), dict(enumerate(parts)), what)
+        receives, sends = dict(enumerate(by_rank(into, counts))), {}
+        for rank, rows in enumerate(by_rank(order, sent)):
+            here = rank == channel.rank
+            sends[rank] = receives[rank] if here else self._wire.room(channel, rank, (len(rows), own.dim))
+            own.read(rows, sends[rank], self._threads)
+        arrival = self._wire.post(channel, sends, receives, what)
         return Gradients(owned, None if part is None else part.owned, places, into, arrival)
 
     def _update(self, group: int, keys: RowKeys, total: F32, rule: UpdateRule, slots: I64 | None) -> None:
@@ -352,15 +357,14 @@ class OwnGradients:
     dim: int
     share: float
 
-    def rows(self, order: I64, threads: Threads | None) -> F32:
-        """Those at `order`, float32 [n, dim]: owner after owner, as they are sent."""
+    def read(self, order: I64, out: F32, threads: Threads | None) -> None:
+        """Put those at `order`, as they are sent, into `out` [n, dim]."""
         if self.grad is None:
-            return np.zeros((len(order), self.dim), np.float32)
-        out = np.empty((len(order), self.dim), np.float32)
+            out[...] = 0.0
+            return
         SlotRows.gather(self.grad, order, out, threads)
         if self.share != 1.0:
             out *= np.float32(self.share)
-        return out
 
 
 class Gradients:

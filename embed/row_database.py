@@ -20,8 +20,9 @@ import torch
 
 from headrace.embed.arrays import F32, I64, U64, Bool, host_array
 from headrace.embed.finite import first_not_finite, key_name
-from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_ids, find_rows
+from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_finds_rows, check_ids, find_rows
 from headrace.embed.stage import EmbeddingStage
+from headrace.formats.checks import check_flag, check_type
 from headrace.formats.rows import Source
 from headrace.indexer.indexed import ABSENT
 
@@ -77,7 +78,9 @@ class RowDatabase:
     """
 
     def __init__(self, stage: EmbeddingStage, index: FindsRows, *, on_nan: OnNan = "raise") -> None:
-        if on_nan not in ("raise", "ignore"):
+        check_type("stage", stage, EmbeddingStage, "a headrace.EmbeddingStage")
+        check_finds_rows(index)
+        if not isinstance(on_nan, str) or on_nan not in ("raise", "ignore"):
             raise ValueError(f"on_nan={on_nan!r} is neither 'raise' nor 'ignore'")
         stage.use_index(index, "this RowDatabase")
         self.stage = stage
@@ -106,6 +109,8 @@ class RowDatabase:
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
         self.stage.use_index(self.index, "this RowDatabase")
+        check_flag("insert", insert)
+        check_type("source", source, (Source, type(None)), "a headrace.Source, or None")
         _check_by_table("ids", ids, "{'items': ids}")
         if missing is not None:
             _check_by_table("missing", missing, "{'items': mask}")

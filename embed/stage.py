@@ -37,12 +37,13 @@ from headrace.embed.row_gradients import with_gradients
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.embed.stage_over_ranks import enter_from_owners, facts_of, whole_gradients
-from headrace.embed.stage_parts import Capacity, Mode, check_device, check_flag, make_parts, make_store
+from headrace.embed.stage_parts import Capacity, Mode, check_device, make_parts, make_store
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
 from headrace.embed.table_options import check_tables, split_initializers
 from headrace.embed.wire import Wire, WireType
-from headrace.formats.schema import Schema, table_uid
+from headrace.formats.checks import check_flag, check_type
+from headrace.formats.schema import Schema, check_schema, table_uid
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
@@ -59,6 +60,14 @@ _TO_READ_ROWS = (
 
 OVERLAP = True
 """Whether a thread moves the rows of an arena, if not said."""
+
+BATCH = (
+    "a headrace.Batch, as a DataLoader (or ToBatch) gives it; for ids of your own take RowsFrom(source, schema) as the "
+    "loader's dataset, or a RowDatabase"
+)
+"""What a stage is called with."""
+
+COMMUNICATOR = "a headrace.Communicator, as connect() gives it, or None"
 
 MANY_BATCHES = 256
 """So many batches without a step are taken for a step that was forgotten."""
@@ -89,6 +98,10 @@ class EmbeddingStage(torch.nn.Module):
     ``optimizer().param_groups``. `initializer` is one for all tables or a mapping from table to initialiser (tables
     that it does not name start from the default). Tables in `frozen` are read and never updated. `num_threads` threads
     (torch's number if not given) share the work; no result depends on it.
+
+    A batch is worked on as the loader gave it. One that was made or changed by hand must have the dtypes and lengths of
+    :class:`headrace.Batch`, which are checked in every mode; values are where the stage goes by them (see
+    `batch_check.py` for those that nobody looks at).
 
     Gradients add up until the step: those of several forwards of a batch, and of several batches. A batch whose forward
     was not followed by a ``backward`` is passed by.
@@ -134,6 +147,9 @@ class EmbeddingStage(torch.nn.Module):
         wire: WireType = "float32",
     ) -> None:
         super().__init__()
+        check_schema(schema)
+        check_type("communicator", communicator, (Communicator, type(None)), COMMUNICATOR)
+        check_type("wire", wire, str, "the name of a type: 'float32', 'bfloat16' or 'float16'")
         self.check_finite = check_flag("check_finite", check_finite)
         self.schema = schema
         self.frozen = check_tables("frozen", frozen, schema)
@@ -245,6 +261,7 @@ class EmbeddingStage(torch.nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Pooled features float32 [B, output_dim] in schema order; sequence features have no columns."""
+        check_type("batch", batch, Batch, BATCH)
         forward = self._forward(batch)
         pooled = [g for g, layout in enumerate(self.layout.groups) if layout.is_pooled]
         bags, sources = [forward.bags[g] for g in pooled], [forward.sources[g] for g in pooled]
@@ -255,6 +272,9 @@ class EmbeddingStage(torch.nn.Module):
     def split(self, pooled: Tensor) -> dict[str, Tensor]:
         """Views [B, dim] of what :meth:`forward` gave, by feature."""
         dims = self.layout.feature_dims
+        check_type("pooled", pooled, Tensor, "the tensor that stage(batch) gave")
+        if pooled.shape[-1:] != (self.output_dim,) or pooled.ndim != 2:
+            raise ValueError(f"pooled is {list(pooled.shape)}, not [B, {self.output_dim}] as stage(batch) gives it")
         parts: tuple[Tensor, ...] = pooled.split(list(dims.values()), dim=1)  # type: ignore[no-untyped-call]
         return dict(zip(dims, parts, strict=True))
 
@@ -263,6 +283,7 @@ class EmbeddingStage(torch.nn.Module):
 
         Before or after :meth:`forward` of the same batch; both feed one :meth:`step`.
         """
+        check_type("batch", batch, Batch, BATCH)
         forward = self._forward(batch)
         found: dict[str, tuple[Tensor, Tensor]] = {}
         for g, bags in enumerate(forward.bags):
@@ -283,6 +304,7 @@ class EmbeddingStage(torch.nn.Module):
         `batch` must be the last one that was passed forward in training, and not yet stepped; else RuntimeError. The
         gradients of its forwards, and of batches before it since the last step, add up.
         """
+        check_type("batch", batch, Batch, BATCH)
         last = self._last
         if last is not None and batch.plan is not None and _is_split(last.batch.plan, batch.plan):
             raise RuntimeError(
@@ -310,6 +332,7 @@ class EmbeddingStage(torch.nn.Module):
         unclipped if they were clipped together with it. RuntimeError for a batch whose gradients cannot be told from
         those of a later one any more, and over ranks while gradients of another batch wait.
         """
+        check_type("batch", batch, Batch, BATCH)
         plan = batch.plan
         if plan is None:
             raise ValueError("skip() of a batch without a plan: there is nothing to move")
@@ -423,6 +446,10 @@ class EmbeddingStage(torch.nn.Module):
         Between two runs of plans (between epochs): the arenas are written back and emptied. What waits for a step of
         these rows' gradients is dropped, tickets of a :class:`RowDatabase` end. RuntimeError over ranks if any wait.
         """
+        group = check_integer("group", group, least=0, most=len(self.stores) - 1)
+        check_type("locations", locations, np.ndarray, "a uint64 array, as index.remove(columns) gives it")
+        if locations.dtype != np.uint64 or locations.ndim != 1:
+            raise TypeError(f"locations are {locations.dtype} {list(locations.shape)}, not uint64 [n]")
         self._settle()
         if self._exchange is not None and self._pending.any:
             raise RuntimeError("gradients wait for a step: over ranks rows are forgotten after it")

@@ -19,6 +19,7 @@ from headrace.embed.movers import InlineMover
 from headrace.embed.residency import DirectResidency, Residency
 from headrace.embed.step_times import StepTimes
 from headrace.embed.torch_kernels import TorchKernels
+from headrace.formats.checks import check_type
 from headrace.formats.schema import table_uid
 
 Mode = Literal["direct", "arena"]
@@ -33,18 +34,17 @@ def make_store(
     return ChunkStore(group.dim, group.state_floats, seed=seed, initializer=initializer, table_initializers=own)
 
 
-def check_flag(name: str, value: object) -> bool:
-    """`value`, which must be a bool."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}, not a bool")
-    return value
-
-
 def check_device(
     device: torch.device | str | None, kernels: KernelsName | None, mode: Mode
 ) -> tuple[torch.device, KernelsName]:
     """The device and the kernels that work there; ValueError for what does not go together or is not there."""
-    found = torch.device("cpu" if device is None else device)
+    check_type("device", device, (torch.device, str, type(None)), "a torch.device or its name, as 'cuda'")
+    check_type("kernels", kernels, (str, type(None)), "the name of kernels: 'native' or 'torch'")
+    check_type("mode", mode, str, "the name of a mode: 'direct' or 'arena'")
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: {str(error).partition(chr(10))[0]}") from None
     name: KernelsName = kernels or ("native" if found.type == "cpu" else "torch")
     if mode not in ("direct", "arena"):
         raise ValueError(f"mode={mode!r} is neither 'direct' nor 'arena'")

@@ -17,10 +17,11 @@ import torch
 
 from headrace.embed.arrays import F32, Array, Bool, host_array
 from headrace.embed.finite import first_not_finite
-from headrace.embed.key_lookup import FindsRows, TableIds, check_ids, find_rows, group_of_tables
+from headrace.embed.key_lookup import FindsRows, TableIds, check_finds_rows, check_ids, find_rows, group_of_tables
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.atomic_file import AtomicFile, sync_folder
+from headrace.formats.checks import check_type
 
 TABLE_KEY = b"headrace.table"
 """Metadata of a file: the table whose rows it has."""
@@ -38,6 +39,7 @@ def import_rows(
     RuntimeError while a loader that shares the index has read ahead. MemoryError: no row is set; keys that were new
     may have got theirs, which start as the initialiser says.
     """
+    _check_arguments(stage, index, table)
     owner, array = f"table {table!r}", check_ids(table, ids)
     if table not in group_of_tables(stage.schema):
         raise ValueError(f"{owner} is not in the schema; its tables: {', '.join(group_of_tables(stage.schema))}")
@@ -51,8 +53,8 @@ def import_rows(
         raise ValueError(f"{owner}: the vector of {_name(array, mask, bad)} (position {bad}) is not finite in float32")
     _check_once(owner, array, mask)
     stage.use_index(index, "the index given")
-    rows = find_rows(index, stage.schema, {table: TableIds(array, mask)}, stage, insert=True)[table]
     whole = np.zeros((len(array), stage.stores[group].width), np.float32)  # before any key is inserted
+    rows = find_rows(index, stage.schema, {table: TableIds(array, mask)}, stage, insert=True)[table]
     whole[rows.query_ids, : values.shape[1]] = values
     stage.write_rows(group, rows.keys, whole)
     return len(array)
@@ -64,6 +66,9 @@ def import_table(stage: EmbeddingStage, index: FindsRows, table: str, source: pa
     Checksums of pages are verified where the file has them (those of :func:`export_table` do). FileNotFoundError, or
     ValueError for a file that is damaged.
     """
+    _check_arguments(stage, index, table)
+    wanted = "a pyarrow.Table, or the path of a Parquet file"
+    check_type("source", source, (pa.Table, str, os.PathLike), wanted)
     if isinstance(source, pa.Table):
         return _import(stage, index, table, source)
     path = os.fspath(source)
@@ -81,6 +86,7 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
 
     Over ranks each writes the rows that it owns, to a file of its own; all ranks call it, at the same place.
     """
+    _check_arguments(stage, index, table)
     groups = group_of_tables(stage.schema)
     if table not in groups:
         raise ValueError(f"table {table!r} is not in the schema; its tables: {', '.join(groups)}")
@@ -101,6 +107,12 @@ def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str 
         file.publish()
     sync_folder(file.target.parent)
     return len(keys.ids)
+
+
+def _check_arguments(stage: object, index: object, table: object) -> None:
+    check_type("stage", stage, EmbeddingStage, "a headrace.EmbeddingStage")
+    check_finds_rows(index)
+    check_type("table", table, str, "the name of a table of the schema")
 
 
 class _Sink:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from headrace.embed.arrays import F32
-from headrace.indexer.exchange.channel import Array, Channel, Posted
+from headrace.indexer.exchange.channel import Array, Posts, UnderWay
 
 WireType = Literal["float32", "bfloat16", "float16"]
 _TYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,8 +28,12 @@ class Wire:
     def bytes_per_value(self) -> int:
         return self._type.itemsize
 
-    def post(self, channel: Channel, sends: Mapping[int, F32], receives: Mapping[int, F32], what: str) -> Arrival:
-        """As :meth:`Channel.post`; the arrays of `receives` are whole after ``wait()`` of what is given."""
+    def room(self, channel: Posts, peer: int, shape: tuple[int, int]) -> F32:
+        """An array to be written, and posted to `peer`: where it need not be packed, one of the channel's own."""
+        return channel.room(peer, shape) if self._type == torch.float32 else np.empty(shape, np.float32)
+
+    def post(self, channel: Posts, sends: Mapping[int, F32], receives: Mapping[int, F32], what: str) -> Arrival:
+        """As :meth:`Posts.post`; the arrays of `receives` are whole after ``wait()`` of what is given."""
         if self._type == torch.float32:
             return Arrival(channel.post(sends, receives, what), {}, {}, self._type)
         others = {peer: array for peer, array in receives.items() if peer != channel.rank and array.size}
@@ -45,12 +49,12 @@ class Arrival:
     """Arrays under way, in the wire's type until `wait`."""
 
     def __init__(
-        self, posted: Posted, raw: Mapping[int, Array], into: Mapping[int, F32], wire_type: torch.dtype
+        self, posted: UnderWay, raw: Mapping[int, Array], into: Mapping[int, F32], wire_type: torch.dtype
     ) -> None:
         self._posted, self._raw, self._into, self._type = posted, raw, into, wire_type
 
     def wait(self) -> None:
-        """As :meth:`Posted.wait`."""
+        """As :meth:`UnderWay.wait`."""
         self._posted.wait()
         for peer, array in self._into.items():
             values = torch.from_numpy(self._raw[peer]).view(self._type)

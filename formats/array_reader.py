@@ -15,7 +15,7 @@ from pyarrow import fs
 from headrace.formats.arrow_arrays import to_arrow
 from headrace.formats.arrow_columns import column_kind, fit
 from headrace.formats.bad_records import BadRecords
-from headrace.formats.checks import check_integer
+from headrace.formats.checks import check_integer, check_type
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE
 from headrace.formats.criteo_arrays import ArrayForm, ShardRows
 from headrace.formats.file_reader import Paths
@@ -25,7 +25,7 @@ from headrace.formats.manifest import Verify
 from headrace.formats.multi_hot import MultiHotTables
 from headrace.formats.reader import FilePosition
 from headrace.formats.record_reader import DecodedRecords, RecordFiles
-from headrace.formats.schema import Schema, SchemaError
+from headrace.formats.schema import Schema, SchemaError, check_schema
 from headrace.formats.store import Store
 from headrace.formats.text_values import U8
 
@@ -68,6 +68,8 @@ class ArrayFiles(RecordFiles[ArrayBlock]):
         verify_manifest: Verify = "size",
         filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
+        check_type("form", form, ArrayForm, "one of headrace.formats.criteo_arrays, as DLRM_BIN; see open_dataset")
+        check_schema(schema)
         self.form = form
         _check_schema(schema)
         if isinstance(paths, GrowingFolder):

@@ -12,6 +12,7 @@ from pyarrow import fs
 from headrace.formats.arrow_batches import ArrowFile, open_arrow_file
 from headrace.formats.arrow_columns import ColumnCast, plan_cast
 from headrace.formats.bad_records import BadRecords
+from headrace.formats.checks import check_flag, check_type
 from headrace.formats.criteo import NUM_DENSE, NUM_SPARSE, other_name
 from headrace.formats.errors import ColumnMismatchError, CorruptShardError
 from headrace.formats.file_reader import Paths, row_bytes_of
@@ -65,19 +66,21 @@ class ArrowFiles(RecordFiles[ArrowBlock]):
         verify_manifest: Verify = "size",
         filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
+        if columns is not None:
+            check_type("columns", columns, Mapping, 'a mapping from schema to file names, as {"user": "user_id"}')
+        self._verify_page_checksums = check_flag("verify_page_checksums", verify_page_checksums)
         super().__init__(
             paths,
             schema,
             bad_records=bad_records,
             batch_rows=batch_rows,
-            wrap_negative_ids=wrap_negative_ids,
+            wrap_negative_ids=check_flag("wrap_negative_ids", wrap_negative_ids),
             verify_manifest=verify_manifest,
             filesystem=filesystem,
         )
         self._names = dict(columns or {})
         if unknown := sorted(set(self._names) - set(schema.column_names)):
             raise SchemaError(f"columns: {unknown[0]!r} is no column of the schema")
-        self._verify_page_checksums = verify_page_checksums
         self._file_rows: dict[int, int | None] = {}
 
     def _rows_of(self, file: int) -> int | None:

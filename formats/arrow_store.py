@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
+from headrace.formats.checks import check_paths, check_type
 from headrace.formats.errors import StoreReadError
 from headrace.formats.files import MANIFEST_NAME, PathLike, is_hidden, natural_key
 from headrace.formats.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest, stream_blake2b
@@ -43,6 +44,8 @@ _HADOOP = ("hdfs", "viewfs")
 _UNCHECKED = ("file", *_HADOOP)
 """Schemes of which Arrow does not refuse others: it passes them by, or sets them in Hadoop's configuration."""
 
+_FILESYSTEM = "a pyarrow.fs.FileSystem, as fs.S3FileSystem(region=...), or a headrace.ArrowStore over one"
+
 _T = TypeVar("_T")
 
 
@@ -56,6 +59,10 @@ class ArrowStore:
     def __init__(
         self, filesystem: fs.FileSystem, options: FetchOptions | None = None, *, counts: FetchCounts | None = None
     ) -> None:
+        if not hasattr(filesystem, "open_input_file"):
+            check_type("filesystem", filesystem, fs.FileSystem, _FILESYSTEM)
+        check_type("options", options, (FetchOptions, type(None)), "a headrace.FetchOptions")
+        check_type("counts", counts, (FetchCounts, type(None)), "the FetchCounts of another store")
         self.filesystem = filesystem
         self.options = options or FetchOptions()
         self._prefix = f"{filesystem.type_name}://"
@@ -242,11 +249,14 @@ def store_of(
     the fields of :class:`FetchOptions` (``?region=eu-west-1&stall_timeout_s=20``). Nothing that would run a command is
     a URI here.
     """
+    check_paths(paths)
     if isinstance(filesystem, ArrowStore):
         return filesystem.for_reader(), paths
     if isinstance(filesystem, fs.FileSystem):
         return ArrowStore(filesystem), paths
     if filesystem is not None:
+        if not hasattr(type(filesystem), "open"):
+            check_type("filesystem", filesystem, fs.FileSystem, _FILESYSTEM)
         return filesystem, paths
     if isinstance(paths, (str, bytes, os.PathLike)):
         given: list[Any] = [paths]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.formats.checks import check_flag
 from headrace.formats.date_parts import yymmddhh_hour, yymmddhh_weekday, yymmddhh_weekend
 from headrace.formats.delimited_format import TextField, TextFormat
 from headrace.formats.schema import Encoding, Label, OptimizerName, Schema, Sparse, Table
@@ -41,7 +42,7 @@ def avazu_schema(*, dim: int = 16, optimizer: OptimizerName = "rowwise_adagrad",
     ``C20`` = -1 is the missing value. ``labels=False`` reads the test file, which has no ``click``.
     """
     return Schema(
-        labels=(Label(name="click"),) if labels else (),
+        labels=(Label(name="click"),) if check_flag("labels", labels) else (),
         sparse=tuple(Sparse(name=name, encoding=encoding) for name, encoding in _FEATURES),
         tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name, _ in _FEATURES),
     )

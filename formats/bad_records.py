@@ -45,7 +45,7 @@ class BadRecords:
     quarantine_path: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(BadRecordMode):
+        if not isinstance(self.mode, str) or self.mode not in get_args(BadRecordMode):
             raise ValueError(f"bad records: mode={self.mode!r} is not one of 'raise', 'skip', 'quarantine'")
         if self.max_count is not None:
             count = check_integer("bad records: max_count", self.max_count, 0, 2**63 - 1)

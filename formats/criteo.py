@@ -6,6 +6,7 @@ there is one constructor. Their ids are hashed differently: the two cannot be jo
 
 from __future__ import annotations
 
+from headrace.formats.checks import check_flag
 from headrace.formats.delimited_format import TextField, TextFormat
 from headrace.formats.schema import (
     Dense,
@@ -41,7 +42,7 @@ def criteo_schema(
     """
     ids = [f"C{i}" for i in range(1, NUM_SPARSE + 1)]
     return Schema(
-        labels=(Label(name="label"),) if labels else (),
+        labels=(Label(name="label"),) if check_flag("labels", labels) else (),
         dense=tuple(Dense(name=f"I{i}", dtype=dense_dtype, transform=dense_transform) for i in range(1, NUM_DENSE + 1)),
         sparse=tuple(Sparse(name=name, missing=missing, multi_hot=multi_hot) for name in ids),
         tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in ids),

@@ -14,6 +14,7 @@ from headrace.formats.array_reader import ArrayFiles
 from headrace.formats.arrow_reader import ArrowFiles
 from headrace.formats.avazu import AVAZU, avazu_schema
 from headrace.formats.bad_records import BadRecords
+from headrace.formats.checks import check_flag, check_paths, check_text
 from headrace.formats.converted_schema import converted_schema
 from headrace.formats.criteo import CRITEO_CSV, criteo_schema
 from headrace.formats.criteo_arrays import (
@@ -34,7 +35,7 @@ from headrace.formats.growing import GrowingFolder
 from headrace.formats.histories import LOGS
 from headrace.formats.own_text import no_schema, own_text
 from headrace.formats.rows import SourceRange
-from headrace.formats.schema import Schema
+from headrace.formats.schema import Schema, check_schema
 from headrace.formats.splits import Convention, Split, kaggle_files_split, terabyte_files_split
 from headrace.formats.taobao import TAOBAO_USER_BEHAVIOR, taobao_schema
 from headrace.formats.taobao_ad import TAOBAO_AD, TAOBAO_BEHAVIOR_LOG, taobao_ad_schema
@@ -157,7 +158,11 @@ def open_dataset(
     ``headrace convert`` lies beside the files), with tables of `dim` values a row; `labels` says whether the files have
     the label. `options` are those of the format's reader. ValueError for a name that is not in :data:`DATASETS`.
     """
-    if name not in DATASETS:
+    check_flag("labels", labels)
+    check_paths(paths.path if isinstance(paths, GrowingFolder) else paths)
+    if schema is not None:
+        check_schema(schema)
+    if check_text("name", name) not in DATASETS:
         raise ValueError(f"dataset {name!r} is unknown; known: {', '.join(DATASETS)}")
     if schema is None:
         paths = paths if isinstance(paths, (str, bytes, os.PathLike, GrowingFolder)) else list(paths)

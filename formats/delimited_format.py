@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.formats.checks import check_flag, check_text, check_type, check_types
 from headrace.formats.criteo_lines import Kind
 from headrace.formats.date_parts import DatePart
 from headrace.formats.schema import SchemaError
@@ -37,6 +38,14 @@ class TextField:
     list_separator: str = ""
     part: DatePart | None = None
 
+    def __post_init__(self) -> None:
+        check_text("column", self.column)
+        check_types("sources", self.sources, str, "names of columns in files")
+        check_type("words", self.words, (Mapping, type(None)), 'a mapping from text to number, as {"pv": 0}')
+        check_types("missing", self.missing, str, "texts")
+        check_flag("whole_floats", self.whole_floats)
+        check_text("list_separator", self.list_separator)
+
     @property
     def names(self) -> tuple[str, ...]:
         return self.sources or (self.column,)
@@ -61,7 +70,16 @@ class TextFormat:
     spare_fields: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.separator) != 1 or not self.separator.isascii() or self.separator in "\r\n":
+        check_text("name", self.name)
+        check_flag("header", self.header)
+        check_flag("spare_fields", self.spare_fields)
+        check_types("columns", self.columns, str, "names of columns")
+        check_types("fields", self.fields, TextField, 'headrace.TextField, as TextField(column="x")')
+        if (
+            len(check_text(f"{self.name}: separator", self.separator)) != 1
+            or not self.separator.isascii()
+            or self.separator in "\r\n"
+        ):
             raise ValueError(f"{self.name}: separator={self.separator!r} is not one ASCII character")
         if self.header == bool(self.columns):
             raise ValueError(f"{self.name}: either the files have a header, or columns says what they hold")

@@ -7,6 +7,7 @@ from pyarrow import fs
 
 from headrace.formats.bad_lines import BadLine, BadLines
 from headrace.formats.bad_records import BadRecords
+from headrace.formats.checks import check_type
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.delimited_lines import DelimitedLayout, parse_delimited
 from headrace.formats.errors import BadRecordError, CorruptShardError
@@ -49,6 +50,7 @@ class DelimitedFiles(TextFiles):
         verify_manifest: Verify = "size",
         filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
+        check_type("text_format", text_format, TextFormat, 'a headrace.TextFormat, as TextFormat(name="x", ...)')
         super().__init__(
             paths,
             schema,

@@ -30,7 +30,7 @@ from headrace.formats.manifest import (
 from headrace.formats.reader import START, DecodedBlock, FilePosition
 from headrace.formats.row_selection import RowSelection
 from headrace.formats.rows import RowBlock, SourceRange
-from headrace.formats.schema import Schema
+from headrace.formats.schema import Schema, check_schema
 from headrace.formats.store import Store
 
 BlockT = TypeVar("BlockT")
@@ -70,6 +70,7 @@ class FileReader(ABC, Generic[BlockT]):
         verify_manifest: Verify = "size",
         filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
+        check_schema(schema)
         check_verify(verify_manifest)
         self._growing = paths if isinstance(paths, GrowingFolder) else None
         self.store, found = store_of(paths.path if isinstance(paths, GrowingFolder) else paths, filesystem)

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 
+from headrace.formats.checks import check_paths
 from headrace.formats.quarantine import is_quarantine
 
 MANIFEST_NAME = "manifest.json"
@@ -33,6 +34,7 @@ def list_files(paths: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     Nothing found raises :class:`FileNotFoundError`, and so does a symbolic link to nothing; a folder that matches a
     pattern (unless it ends in ``**``), a pipe, a socket or a device raises ValueError.
     """
+    check_paths(paths)
     given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
     found: list[str] = []
     for path in given:

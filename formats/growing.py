@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from dataclasses import dataclass
 
+from headrace.formats.checks import check_seconds, check_text, check_type
 from headrace.formats.files import MANIFEST_NAME
 
 
@@ -30,11 +32,11 @@ class GrowingFolder:
     max_idle_s: float | None = 3600.0
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.poll_s <= 3600:
-            raise ValueError(f"poll_s={self.poll_s!r} is not seconds from 0.001 to 3600")
-        if self.max_idle_s is not None and not self.max_idle_s > 0:
+        check_type("path", self.path, (str, os.PathLike), "the path of a folder")
+        check_seconds("poll_s", self.poll_s, 0.001, 3600)
+        if self.max_idle_s is not None and not check_seconds("max_idle_s", self.max_idle_s, 0, math.inf) > 0:
             raise ValueError(f"max_idle_s={self.max_idle_s!r} is not a number of seconds over 0, or None")
-        name = self.end_marker
+        name = check_text("end_marker", self.end_marker)
         if not name or "/" in name or name in (".", "..", MANIFEST_NAME):
             raise ValueError(f"end_marker={name!r} is not the name of a file")
 

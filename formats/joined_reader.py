@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.formats.arrow_arrays import to_arrow
+from headrace.formats.checks import check_text, check_type, check_types
 from headrace.formats.delimited_format import TextFormat
 from headrace.formats.delimited_reader import DelimitedFiles
 from headrace.formats.files import PathLike
 from headrace.formats.history_store import HistoryStore
-from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
+from headrace.formats.schema import Dense, Schema, SchemaError, Sparse, check_schema
 from headrace.formats.side_table import SideTable, check_key, key_words
 from headrace.formats.text_blocks import TextBlock
 from headrace.formats.unmatched import JoiningReader
@@ -30,6 +31,11 @@ class Join:
     table: SideTable
     key: str
 
+    def __post_init__(self) -> None:
+        check_text("name", self.name)
+        check_type("table", self.table, SideTable, "a headrace.SideTable, as SideTable(reader, key)")
+        check_text("key", self.key)
+
 
 @dataclass(frozen=True)
 class HistoryJoin:
@@ -43,6 +49,12 @@ class HistoryJoin:
     key: str
     time: str
     columns: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for part in ("name", "key", "time"):
+            check_text(part, getattr(self, part))
+        check_type("store", self.store, HistoryStore, "a headrace.HistoryStore, as HistoryStore(folder)")
+        check_type("columns", self.columns, Mapping, 'a mapping from schema to store, as {"history": "item"}')
 
 
 class JoinedFiles(JoiningReader[TextBlock], DelimitedFiles):
@@ -64,6 +76,9 @@ class JoinedFiles(JoiningReader[TextBlock], DelimitedFiles):
         histories: Sequence[HistoryJoin] = (),
         **options: Any,
     ) -> None:
+        check_schema(schema)
+        check_types("joins", joins, Join, "headrace.Join, as Join(name, table=SideTable(...), key=...)")
+        check_types("histories", histories, HistoryJoin, "headrace.HistoryJoin")
         self._joins, self._histories = tuple(joins), tuple(histories)
         self._check_joins(schema)
         self._from = self._origins(schema)

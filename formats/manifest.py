@@ -165,7 +165,7 @@ def check_rows(manifest_file: ManifestFile, path: str, rows: int, *, verify: Ver
 
 
 def check_verify(verify: str) -> None:
-    if verify not in get_args(Verify):
+    if not isinstance(verify, str) or verify not in get_args(Verify):
         raise ValueError(f"verify={verify!r} is not one of {', '.join(map(repr, get_args(Verify)))}")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from headrace.formats.checks import check_type
 
 MAX_BYTES = 8 << 20
 _MAX_NODES = 1_000_000  # with what aliases stand for: nine lines can stand for a billion
@@ -19,6 +22,7 @@ def read_yaml(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Any:
     alias inside what it stands for, more than `max_bytes`, a million nodes, or 1024 characters in one scalar. A file of
     8 MB takes a minute: `max_bytes` is what a file of its kind can need.
     """
+    check_type("path", path, (str, os.PathLike), "the path of a file")  # a number would be a file that is open
     with open(path, "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

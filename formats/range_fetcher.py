@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Protocol
 
-from headrace.formats.checks import check_integer
+from headrace.formats.checks import check_integer, check_seconds
 from headrace.formats.errors import CorruptShardError, ReadInterruptedError, StoreReadError
 from headrace.formats.store_threads import start_thread
 
@@ -45,8 +45,7 @@ class FetchOptions:
         check_integer("ahead", self.ahead, 1, 64)
         check_integer("attempts", self.attempts, 1, 1000)
         for name in ("first_pause_s", "max_pause_s", "stall_timeout_s"):
-            if not 0 <= getattr(self, name) <= 86_400:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not seconds from 0 to 86400")
+            check_seconds(name, getattr(self, name), 0, 86_400)
         if not self.stall_timeout_s:
             raise ValueError("stall_timeout_s=0: every read would fail")
 

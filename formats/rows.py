@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.formats.checks import check_type
+
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
@@ -142,6 +144,8 @@ class RowBlock:
     row_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        check_type("data", self.data, pa.RecordBatch, "a pyarrow.RecordBatch, as one of table.to_batches()")
+        check_type("source", self.source, Source, "a headrace.Source, which tells file and row of each of them")
         if self.source.num_rows != self.num_rows:
             raise ValueError(f"{self.num_rows} rows with the source of {self.source.num_rows}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
+from headrace.formats.checks import check_type
 from headrace.formats.plain_yaml import read_yaml
 
 Encoding = Literal["hex32", "hex64", "uint64", "int64"]
@@ -58,7 +59,7 @@ class SchemaError(ValueError):
 
 def _check_choice(owner: str, name: str, value: object, choices: Any) -> None:
     allowed = get_args(choices)
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise SchemaError(f"{owner}: {name}={value!r} is not one of {', '.join(map(repr, allowed))}")
 
 
@@ -317,8 +318,13 @@ class Schema:
     tables: tuple[Table, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in ("labels", "dense", "sparse", "tables"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, kind in (("labels", Label), ("dense", Dense), ("sparse", Sparse), ("tables", Table)):
+            parts = getattr(self, name)
+            if not isinstance(parts, Collection) or isinstance(parts, (str, bytes, Mapping)):
+                parts = (parts,)
+            for part in parts:
+                check_type(f"each of {name}", part, kind, f'a headrace.{kind.__name__}, as {kind.__name__}(name="x")')
+            object.__setattr__(self, name, tuple(parts))
         _refuse_duplicates("column", (c.name for kind in (self.labels, self.dense, self.sparse) for c in kind))
         _refuse_duplicates("table", (t.name for t in self.tables))
         given = {t.name: t for t in self.tables}
@@ -469,3 +475,12 @@ def _refuse_uid_collisions(tables: Iterable[Table]) -> None:
         other = by_uid.setdefault(table.uid, table.name)
         if other != table.name:
             raise SchemaError(f"tables {other!r} and {table.name!r} have the same 32-bit uid; rename one of them")
+
+
+def check_schema(schema: object) -> None:
+    """TypeError unless it is a :class:`Schema`."""
+    wanted = (
+        "a headrace.Schema (made in Python, by Schema.from_dict(mapping) or Schema.from_yaml(path), or a dataset's "
+        "own, as criteo_schema())"
+    )
+    check_type("schema", schema, Schema, wanted)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrow_buffers import null_mask, primitive_values
+from headrace.formats.checks import check_text, check_type
 from headrace.formats.file_reader import FileReader
 from headrace.formats.schema import Dense, Schema, SchemaError, Sparse
 from headrace.formats.text_values import U64, Bool
@@ -25,6 +26,8 @@ class SideTable:
     """
 
     def __init__(self, reader: FileReader[Any], key: str) -> None:
+        check_type("reader", reader, FileReader, "a reader of files, as DelimitedFiles(path, schema, text_format)")
+        check_text("key", key)
         check_key(reader.schema, key, "a side table")
         if key not in reader.schema.column_names:
             raise SchemaError(f"a side table has no column {key!r}, its key")

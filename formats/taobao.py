@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.formats.checks import check_flag
 from headrace.formats.date_parts import china_hour, china_weekday
 from headrace.formats.delimited_format import TextField, TextFormat
 from headrace.formats.schema import Label, OptimizerName, Schema, Sparse, Table
@@ -27,9 +28,9 @@ def taobao_schema(
     *, dim: int = 16, optimizer: OptimizerName = "rowwise_adagrad", labels: bool = True, context: bool = False
 ) -> Schema:
     """``label`` and the ids ``user``, ``item``, ``category``; with `context` also ``hour`` and ``weekday``."""
-    names = ("user", "item", "category", *(("hour", "weekday") if context else ()))
+    names = ("user", "item", "category", *(("hour", "weekday") if check_flag("context", context) else ()))
     return Schema(
-        labels=(Label(name="label"),) if labels else (),
+        labels=(Label(name="label"),) if check_flag("labels", labels) else (),
         sparse=tuple(Sparse(name=name, encoding="uint64") for name in names),
         tables=tuple(Table(name=name, dim=dim, optimizer=optimizer) for name in names),
     )

@@ -10,7 +10,7 @@ from pyarrow import fs
 from headrace.formats.arrow_batches import ArrowFile
 from headrace.formats.arrow_reader import DEFAULT_BATCH_ROWS, ArrowFiles
 from headrace.formats.bad_records import BadRecords
-from headrace.formats.checks import check_integer
+from headrace.formats.checks import check_integer, check_types
 from headrace.formats.command_store import CommandStore
 from headrace.formats.file_reader import Paths
 from headrace.formats.growing import GrowingFolder
@@ -47,6 +47,7 @@ class TarFiles(ArrowFiles):
         filesystem: fs.FileSystem | Store | None = None,
     ) -> None:
         self._max_member_bytes = check_integer("max_member_bytes", max_member_bytes, 1, 1 << 40)
+        check_types("allow_commands", allow_commands, str, "names of schemes whose commands may run, as ('pipe',)")
         if allow_commands and filesystem is None and not isinstance(paths, GrowingFolder):
             filesystem = CommandStore.of(paths, allow_commands)
         super().__init__(

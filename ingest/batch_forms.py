@@ -61,11 +61,11 @@ def join_torchrec() -> None:
 
 def _values(group: BatchGroup, ids: Ids, missing_id: int | None) -> Tensor:
     """int64 [nnz]."""
-    if ids == "slot":
+    if isinstance(ids, str) and ids == "slot":
         if group.num_unique and bool((group.slots < 0).any()):
             raise ValueError("the batch has no plan, so its rows have no slots: ask for ids='raw'")
         return group.slots[group.query_ids]
-    if ids != "raw":
+    if not isinstance(ids, str) or ids != "raw":
         raise ValueError(f"ids={ids!r} is neither 'slot' nor 'raw'")
     unique = group.unique_ids.view(torch.int64)
     if bool(group.missing.any()):

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode
 
 from headrace.formats.bad_records import BadRecords
+from headrace.formats.checks import check_type
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
-from headrace.formats.schema import Schema
+from headrace.formats.schema import Schema, check_schema
 from headrace.indexer.columns import MAX_THREADS
 from headrace.indexer.dit import DIT
 from headrace.indexer.exchange.communicator import Communicator
@@ -143,11 +144,18 @@ class DataLoader:
         idle_s: float | None = None,
     ) -> None:
         _check_kinds(
-            schema=(schema, Schema), shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
+            shuffle=(shuffle, bool), train=(train, bool), drop_last=(drop_last, bool),
             pin_memory=(pin_memory, bool), verify_plan=(verify_plan, bool), shard=(shard, bool),
         )  # fmt: skip
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a function RowBlock -> RowBlock, got {transform!r}")
+        check_schema(schema)
+        check_type("index", index, (DIT, type(None)), "a headrace.DIT, as the index of another loader")
+        check_type("communicator", communicator, (Communicator, type(None)), "a headrace.Communicator, as of connect()")
+        check_int("DataLoader", "seed", seed, minimum=0)
+        check_int("DataLoader", "shuffle_window_rows", shuffle_window_rows, minimum=1)
+        check_int("DataLoader", "hot_every", hot_every, minimum=1)
+        check_int("DataLoader", "node_size", node_size, minimum=1)
         if not train and index is None:
             raise ValueError("train=False reads an index: pass index=loader.index of the training loader")
         self.batch_size = check_int("DataLoader", "batch_size", batch_size, minimum=1)
@@ -323,8 +331,9 @@ class DataLoader:
         if self._closed:
             raise RuntimeError("the loader is closed")
         check_state(state_dict, self.schema.digest)
+        loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
         self._end("load_state_dict() was called; start a new iterator")
-        self._loaded = copy.deepcopy({key: state_dict[key] for key in STATE_KEYS})
+        self._loaded = loaded
         self._next_epoch = next_epoch
 
     def _end(self, why: str) -> None:

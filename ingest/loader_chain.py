@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from torchdata.nodes import BaseNode
 
 from headrace.formats.bad_records import BadRecords
 from headrace.formats.criteo_reader import CriteoFiles
+from headrace.formats.growing import GrowingFolder
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema
 from headrace.indexer.dit import DIT
@@ -53,11 +55,24 @@ class Ahead:
     timeout_s: float | None
 
 
+def check_dataset(dataset: object) -> None:
+    """TypeError for what is neither paths nor gives rows."""
+    if not isinstance(dataset, (str, bytes, os.PathLike)) and not hasattr(type(dataset), "__iter__"):
+        raise TypeError(
+            "dataset is a path (or several), a reader as open_dataset(name, paths), or a node as RowsFrom(source, "
+            f"schema), not a {type(dataset).__name__}"
+        )
+
+
 def row_source(
     dataset: Any, schema: Schema, *, bad_records: BadRecords | str | None, num_workers: int
 ) -> tuple[BaseNode[RowBlock], ReadRows | None]:
     """The node that gives the rows of files, of a reader or, itself, of a node; and the node that reads, if it does."""
     reads_itself = isinstance(dataset, BaseNode) or hasattr(dataset, "raw_blocks")
+    if bad_records is not None:
+        bad_records = BadRecords.of(bad_records)
+    if not reads_itself and not isinstance(dataset, GrowingFolder):
+        check_dataset(dataset)
     if reads_itself and bad_records is not None:
         raise ValueError("bad_records is for files: a reader or node given as the dataset brings its own policy")
     if isinstance(dataset, BaseNode):

@@ -67,6 +67,9 @@ class LoaderStats:
         """Go on from sums that :meth:`totals` gave, with the loader at the state of then. ValueError for others."""
         if not isinstance(totals, Mapping) or set(totals) != {*_SUMS, "span_s"}:
             raise ValueError(f"not the sums of a loader: {totals!r}")
+        for name, value in totals.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"not the sums of a loader: {name} is {value!r}")
         for name in _SUMS:
             setattr(self, f"_{name}", totals[name])
         self._span_s, self._begin, self._read = float(totals["span_s"]), None, None

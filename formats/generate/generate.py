@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.formats.checks import check_integer
+from headrace.formats.checks import check_flag, check_integer
 from headrace.formats.generate.auc import ScoreHistogram
 from headrace.formats.generate.blocks import BlockText, compress, file_ends, in_order
 from headrace.formats.generate.features import FeatureStream
@@ -97,6 +97,7 @@ def generate(
     for a bad argument.
     """
     started = time.perf_counter()
+    check_flag("overwrite", overwrite)
     parameters = Parameters(
         preset=preset,
         rows=rows,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.formats.checks import check_integer
+from headrace.formats.checks import check_integer, check_type
 from headrace.formats.generate.presets import load_preset
 
 # Raised whenever a change of the code changes the rows that given parameters produce.
@@ -57,6 +57,7 @@ class Parameters:
         if not 0.0 <= self.drift <= 1.0:
             raise ValueError(f"drift={self.drift!r} is not a share from 0 to 1")
         object.__setattr__(self, "drift", float(self.drift))
+        check_type("compression", self.compression, (str, type(None)), "the name of a compression, or None")
         if self.compression not in COMPRESSIONS:
             raise ValueError(f"compression={self.compression!r} is not one of {', '.join(map(repr, COMPRESSIONS))}")
         if not isinstance(self.labels, bool):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.formats.checks import check_text
 from headrace.formats.generate.dense import DenseLaw
 from headrace.formats.generate.popularity import Law, pmf_law, zipf_mandelbrot_law
 
@@ -62,7 +63,7 @@ def load_preset(preset: str, *, skew: str = "default", max_cardinality: int | No
     Raises ValueError for a name that does not exist; the message lists those that do.
     """
     entry = _entry(preset)
-    if skew not in entry["skews"]:
+    if check_text("skew", skew) not in entry["skews"]:
         raise ValueError(f"skew={skew!r}: preset {preset!r} has {', '.join(map(repr, entry['skews']))}")
     if max_cardinality is not None and max_cardinality < 1:
         raise ValueError(f"max_cardinality={max_cardinality} is not >= 1")
@@ -83,7 +84,7 @@ def load_preset(preset: str, *, skew: str = "default", max_cardinality: int | No
 
 def _entry(preset: str) -> dict[str, Any]:
     presets: dict[str, dict[str, Any]] = _document()["presets"]
-    if preset not in presets:
+    if check_text("preset", preset) not in presets:
         raise ValueError(f"preset={preset!r} is not one of {', '.join(map(repr, presets))}")
     return presets[preset]
 

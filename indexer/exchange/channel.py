@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from headrace.indexer.exchange.watch import Watch
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
 
 MESSAGE_LIMIT = 1 << 34
 """Most bytes of an array whose size another rank announces."""
@@ -44,6 +45,26 @@ class Traffic:
     def __init__(self, size: int) -> None:
         self.sent: I64 = np.zeros(size, np.int64)
         self.received: I64 = np.zeros(size, np.int64)
+
+
+class UnderWay(Protocol):
+    """Messages of :class:`Channel` or another way."""
+
+    def wait(self) -> None:
+        """Until the arrays to fill are whole."""
+
+
+class Posts(Protocol):
+    """What vectors and gradients travel over: a :class:`Channel`, or shared memory."""
+
+    rank: int
+    size: int
+
+    def room(self, peer: int, shape: tuple[int, int]) -> F32:
+        """An array float32 to be written, and posted to `peer` with this shape."""
+
+    def post(self, sends: Mapping[int, Array], receives: Mapping[int, Array], what: str = ...) -> UnderWay:
+        """As :meth:`Channel.post`."""
 
 
 class Posted:
@@ -95,7 +116,7 @@ class Channel:
         ahead: bool = False,
     ) -> None:
         self.rank, self.size, self.timeout_s = list(members).index(rank), len(members), timeout_s
-        self._members = tuple(members)
+        self.members = tuple(members)
         self.traffic = traffic
         self._lane = lane
         self._chunk_bytes = chunk_bytes
@@ -104,6 +125,10 @@ class Channel:
         self._closed = threading.Event()
         self.sole_use = SoleUse(rank, place.purpose)
 
+    def room(self, peer: int, shape: tuple[int, int]) -> F32:
+        """An array float32 to be written, and posted."""
+        return np.empty(shape, np.float32)
+
     def post(
         self,
         sends: Mapping[int, Array],
@@ -111,24 +136,33 @@ class Channel:
         what: str = "a message",
         *,
         ring: bool = True,
+        traffic: Traffic | None = None,
     ) -> Posted:
-        """Begin to send and to fill C-contiguous arrays, by peer; peers are visited around the ring."""
+        """Begin to send and to fill C-contiguous arrays, by peer; peers are visited around the ring. Their bytes are
+        counted in `traffic`, if it is given, instead of the channel's own."""
         with self.sole_use(what):
-            return self._post(sends, receives, what, ring=ring)
+            order = turns(self.rank, self.size, ring=ring)
+            return self._post(sends, receives, what, order, self.traffic if traffic is None else traffic)
 
-    def _post(self, sends: Mapping[int, Array], receives: Mapping[int, Array], what: str, *, ring: bool) -> Posted:
+    def _post(
+        self,
+        sends: Mapping[int, Array],
+        receives: Mapping[int, Array],
+        what: str,
+        order: list[tuple[int, int]],
+        counts: Traffic,
+    ) -> Posted:
         waiting: list[tuple[int, Any]] = []
-        order = turns(self.rank, self.size, ring=ring)
         for _, sender in order:
             if sender in receives and receives[sender].size:
-                data, peer = _bytes_of(receives[sender]), self._members[sender]
-                self.traffic.received[peer] += len(data)
+                data, peer = bytes_of(receives[sender]), self.members[sender]
+                counts.received[peer] += len(data)
                 self._begun.received[peer] += 1
                 waiting += [(peer, self._lane.receive(part, peer)) for part in self._chunks(data)]
         for to, _ in order:
             if to in sends and sends[to].size:
-                data, peer = _bytes_of(sends[to]), self._members[to]
-                self.traffic.sent[peer] += len(data)
+                data, peer = bytes_of(sends[to]), self.members[to]
+                counts.sent[peer] += len(data)
                 self._begun.sent[peer] += 1
                 waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
         numbers = {peer: self._begun.numbers(peer) for peer, _ in waiting} if self._watch is not None else {}
@@ -199,15 +233,15 @@ class Channel:
     def _wait(self, waiting: Waiting, what: str, numbers: dict[int, Numbers]) -> None:
         if not waiting:
             return
-        here, watch = self._members[self.rank], self._watch
+        here, watch = self.members[self.rank], self._watch
         if watch is None:
-            with self._lost(here, what):
+            with self.lost(here, what):
                 late = self._lane.wait(waiting, self.timeout_s)
             if late:
                 raise RankTimeoutError(here, late, self.timeout_s, what)
             return
         with watch.activity.waits(what, self._place, numbers, ahead=self._ahead) as mine:
-            with self._lost(here, what):
+            with self.lost(here, what):
                 late, why = watch.wait(self._lane, waiting, self.timeout_s, mine)
             if not late:
                 return
@@ -219,7 +253,7 @@ class Channel:
             raise RankTimeoutError(here, late, self.timeout_s, what, others)
 
     @contextmanager
-    def _lost(self, here: int, what: str) -> Iterator[None]:
+    def lost(self, here: int, what: str) -> Iterator[None]:
         """What a backend raises while this rank waits, in the words of :mod:`headrace.indexer.exchange.errors`."""
         try:
             yield
@@ -244,7 +278,7 @@ def check_size(size: int, limit: int, sender: int) -> int:
     return size
 
 
-def _bytes_of(array: Array) -> U8:
+def bytes_of(array: Array) -> U8:
     if not array.flags.c_contiguous:
         raise ValueError("an array that is sent or filled must be C-contiguous")
     return array.reshape(-1).view(np.uint8)

@@ -19,6 +19,7 @@ from headrace.indexer.exchange.channel import Channel, Traffic
 from headrace.indexer.exchange.errors import ExchangeClosedError
 from headrace.indexer.exchange.figures import gather_arrays
 from headrace.indexer.exchange.mpi_transport import MpiTransport, launched_ranks
+from headrace.indexer.exchange.node_channel import NodeChannel, SharedNodes
 from headrace.indexer.exchange.transport import NoTransport, Transport
 from headrace.indexer.exchange.watch import Watch
 
@@ -36,13 +37,13 @@ PURPOSES = {
         (
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
             *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves", "figures"),
-            *("held", "evaluated", "node_evaluated"),
+            *("held", "evaluated", "node_evaluated", "next_steps", "node_memory"),
         )
     )
 }
 """Channels by name; those of `stream` follow."""
 
-_AHEAD = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
+_AHEAD = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies", "next_steps")
 """Those of a loader's thread."""
 
 _WATCH = 63
@@ -57,19 +58,29 @@ class Communicator:
 
     `timeout_s` bounds every wait for another rank: after it the error names the ranks that are missing. It must be
     longer than any rank may be busy with something else between two steps, such as an evaluation of its own.
+    With `shared_memory` vectors and gradients between ranks of a node travel through memory that they share, where
+    there is such memory (Linux); else, and without it, as all messages do.
 
-    As a context manager it ends all ranks when the block raises, since they would wait in vain for this one.
+    As a context manager it ends all ranks when the block raises, since they would wait in vain for this one. So does
+    ``sys.exit`` of anything but 0 or None, which is no failure.
     """
 
     def __init__(
-        self, transport: Transport, *, timeout_s: float = DEFAULT_TIMEOUT_S, chunk_bytes: int | None = None
+        self,
+        transport: Transport,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        chunk_bytes: int | None = None,
+        shared_memory: bool = True,
     ) -> None:
         if isinstance(timeout_s, bool) or not 0 < timeout_s <= 1e6:
             raise ValueError(f"timeout_s is seconds up to a million, got {timeout_s!r}")
         self.timeout_s = float(timeout_s)
         self.chunk_bytes = None if chunk_bytes is None else check_integer("chunk_bytes", chunk_bytes, 1, 1 << 30)
         self._transport = transport
+        self._nodes = SharedNodes(wanted=shared_memory)
         self._traffic: dict[str, Traffic] = {}
+        self._shared: dict[str, Traffic] = {}
         self._lock = threading.Lock()
         self._runs = 0
         self._channels: dict[tuple[str, int], Channel] = {}
@@ -152,6 +163,27 @@ class Communicator:
         """The ranks that have this rank's place in their nodes, one of each node."""
         return list(range(self.rank % node_size, self.world_size, node_size))
 
+    def node_channel(self, purpose: str, run: int, node_size: int) -> Channel | NodeChannel:
+        """The stream of vectors or gradients between the ranks of this rank's node, through shared memory where there
+        is some. The first call for a node size finds that out: all ranks of the node make it."""
+        members = self.node_members(node_size)
+        channel = self.channel(purpose, run, members)
+        if not self._nodes.known(node_size):
+            self._nodes.find(self.channel("node_memory", members=members), self.backend)
+            self.release_run(0, ["node_memory"])
+        memory = self._nodes.memory(node_size)
+        if memory is None:
+            return channel
+        with self._lock:
+            bells = self._traffic.setdefault("node_bells", Traffic(self.world_size))
+            apart = self._shared.setdefault(purpose, Traffic(self.world_size))
+        return NodeChannel(memory, channel, bells=bells, traffic=(channel.traffic, apart))
+
+    def bytes_shared(self) -> dict[str, list[int]]:
+        """Of `bytes_sent`, those that went through shared memory."""
+        with self._lock:
+            return {purpose: traffic.sent.tolist() for purpose, traffic in self._shared.items()}
+
     def barrier(self) -> None:
         """Wait until all ranks have come."""
         agree(self.channel("control"), {}, "its arrival")
@@ -172,10 +204,11 @@ class Communicator:
 
     def end_all(self, error: BaseException) -> None:
         """Say what happened on this rank, and end the processes of all, which would wait for it in vain."""
-        lines = traceback.format_exception(error)
+        lines = [] if isinstance(error, SystemExit) else traceback.format_exception(error)
         lines.append(f"rank {self.rank}: {type(error).__name__}: {error}\n")
         sys.stderr.write("".join(lines))  # in one write: the ranks share the stream
         sys.stderr.flush()
+        self._nodes.give_up()
         if self._watch is not None:
             self._watch.leave(f"has failed with {type(error).__name__}: {error}")
         self._transport.end_all()
@@ -189,6 +222,7 @@ class Communicator:
             channels = list(self._channels.values())
         for channel in channels:
             channel.close()
+        self._nodes.close(self.timeout_s)
         self._transport.close()
 
     def __enter__(self) -> Communicator:
@@ -197,7 +231,7 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self.world_size > 1 and not isinstance(error, SystemExit):
+        if error is not None and self.world_size > 1 and not _is_success(error):
             self.end_all(error)
         self.close()
 
@@ -210,6 +244,7 @@ def connect(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     chunk_bytes: int | None = DEFAULT_CHUNK_BYTES,
+    shared_memory: bool = True,
 ) -> Communicator:
     """The communicator of this process. "auto": gloo under torchrun, MPI under mpirun, else a single process.
 
@@ -229,7 +264,12 @@ def connect(
         transport = GlooTransport(timeout_s)
     else:
         raise ValueError(f"backend={backend!r} is none of 'auto', 'none', 'mpi' and 'gloo'")
-    return Communicator(transport, timeout_s=timeout_s, chunk_bytes=chunk_bytes)
+    return Communicator(transport, timeout_s=timeout_s, chunk_bytes=chunk_bytes, shared_memory=shared_memory)
+
+
+def _is_success(error: BaseException) -> bool:
+    """Whether it is ``sys.exit()`` or ``sys.exit(0)``."""
+    return isinstance(error, SystemExit) and (error.code is None or (isinstance(error.code, int) and error.code == 0))
 
 
 def _launched_backend() -> Backend:

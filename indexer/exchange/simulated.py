@@ -24,7 +24,12 @@ ENDING_S = 60.0  # for all ranks to end beyond the waits of two of them
 
 
 def run_ranks(
-    size: int, function: Callable[[Communicator], T], *, seed: int | None = None, timeout_s: float = 300.0
+    size: int,
+    function: Callable[[Communicator], T],
+    *,
+    seed: int | None = None,
+    timeout_s: float = 300.0,
+    shared_memory: bool = True,
 ) -> list[T]:
     """What `function` gives on each of `size` ranks; the first error of any is raised when all have ended.
 
@@ -35,7 +40,7 @@ def run_ranks(
     errors: list[tuple[float, BaseException]] = []
 
     def work(rank: int) -> None:
-        communicator = Communicator(world.transport(rank), timeout_s=timeout_s)
+        communicator = Communicator(world.transport(rank), timeout_s=timeout_s, shared_memory=shared_memory)
         try:
             world.begin(rank)
             results[rank] = function(communicator)

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
+from headrace.formats.checks import check_text
 from headrace.formats.rows import RowBlock, Source, SourceRange
-from headrace.formats.schema import Schema
+from headrace.formats.schema import Schema, check_schema
 from headrace.ingest.adapters.schema_columns import Columns, batch_columns, row_columns
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.node import Node
@@ -55,7 +56,11 @@ class RowsFrom(Node[RowBlock]):
     ) -> None:
         _refuse_one_item(source, self.name)
         super().__init__(source)
-        if bad_records not in get_args(OnBadRecord):
+        check_schema(schema)
+        check_text("origin", origin)
+        if unpack is not None and not callable(unpack):
+            raise TypeError(f"unpack is a function item -> Item, not a {type(unpack).__name__}")
+        if not isinstance(bad_records, str) or bad_records not in get_args(OnBadRecord):
             raise ValueError(f"{self.name}: bad_records={bad_records!r} is neither 'raise' nor 'skip'")
         self.schema = schema
         self.block_rows = check_int(self.name, "block_rows", block_rows, minimum=1)

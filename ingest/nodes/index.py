@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from headrace.formats.checks import check_flag, check_type
 from headrace.formats.rows import RowBlock, Source
-from headrace.formats.schema import Schema
+from headrace.formats.schema import Schema, check_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import U64, IdColumn, IndexedIds, IndexTable
 from headrace.ingest.columns import Ragged
@@ -24,6 +25,7 @@ from headrace.ingest.row_arrays import RowArrays, RowConverter
 
 def index_tables(schema: Schema) -> tuple[IndexTable, ...]:
     """The schema's tables as the index sees them, in schema order."""
+    check_schema(schema)
     group_of = {t: g.ordinal for g in schema.groups for t in g.tables}
     return tuple(IndexTable(uid=t.uid, group=group_of[i]) for i, t in enumerate(schema.tables))
 
@@ -51,6 +53,7 @@ class Index(BufferedMap[IndexedRows]):
         self, source: Iterable[RowBlock], schema: Schema, index: DIT, *, insert: bool = True, num_workers: int = 0
     ) -> None:
         check_index_tables(schema, index)
+        check_flag("insert", insert)
         workers = check_int("Index", "num_workers", num_workers, minimum=0)
         super().__init__(source, _Conversion(schema), num_workers=workers, capacity=2 * workers)
         self.schema = schema
@@ -155,6 +158,7 @@ def _lengths(columns: Sequence[Ragged], rows: int) -> I32 | None:
 def check_index_tables(schema: Schema, index: DIT) -> None:
     """ValueError unless the index was made for the schema's tables: ids are looked up by the ordinal of the table."""
     expected = index_tables(schema)
+    check_type("index", index, DIT, "a headrace.DIT, as loader.index or DIT(index_tables(schema))")
     if index.tables == expected:
         return
     for table, wanted, found in zip(schema.tables, expected, index.tables, strict=False):

@@ -48,6 +48,9 @@ from headrace.ingest.transpose import transpose_query_ids
 Uneven = Literal["short", "drop", "pad", "raise"]
 _START = "the start of an epoch (all ranks iterate over their loaders, and over an evaluation's, together)"
 _PURPOSES = ("requests", "replies", "hot_requests", "steps", "node_requests", "node_replies")
+_PLANNED = ("next_steps",)
+"""Of the rounds of a run, which are over when its source is, and of the planning of its steps, which goes on."""
+
 UNEVEN = ("short", "drop", "pad", "raise")
 
 
@@ -170,9 +173,8 @@ class IndexRanks(Node[RankRows]):
         self._undo()
 
     def _leave_run(self) -> None:
-        run = self._run
-        if run is not None:
-            self.communicator.close_run(run, _PURPOSES)
+        if self._run is not None:
+            self.communicator.close_run(self._run, (*_PURPOSES, *_PLANNED))
 
     def _undo(self) -> None:
         if self.insert and not self.index.closed and self.index.writer_is(self):
@@ -186,13 +188,27 @@ class IndexRanks(Node[RankRows]):
             self.index.commit_used(ticket, _used_here(ranks.now))
         super().delivered(item)
 
+    def all_know_next(self, step: int, known: bool) -> bool:
+        """Whether every rank knows the step after `step`: all call it, once a step, where one may hand out what it
+        holds without waiting for more. What is sent early or put off at a step depends on the next one, so it must be
+        known on all ranks or on none. By another thread than the one that reads from this node."""
+        if self._run is None:
+            raise RuntimeError(f"{self.name} was not begun")
+        try:
+            channel = self.communicator.channel("next_steps", self._run)
+            mine = np.array([known], np.uint8)
+            return bool(channel.all_gather(mine, f"whether what comes after step {step} is known").all())
+        except ExchangeClosedError as error:
+            raise NodeClosedError(f"{self.name} was closed while it waited for other ranks") from error
+
     def _next(self) -> RankRows:
         if self.insert and not self.index.writer_is(self):
             raise RuntimeError("another loader has begun to read into this index; one at a time can train on it")
         try:
             return self._next_step()
         except StopIteration:  # on all ranks at this step, and nothing is under way
-            self._leave_run()
+            if self._run is not None:
+                self.communicator.close_run(self._run, _PURPOSES)
             raise
         except ExchangeClosedError as error:
             raise NodeClosedError(f"{self.name} was closed while it waited for other ranks") from error

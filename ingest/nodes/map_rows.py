@@ -35,6 +35,8 @@ class Map(BufferedMap[RowBlock]):
         num_workers: int = 0,
         prefetch_factor: int = 2,
     ) -> None:
+        if not callable(fn):
+            raise TypeError(f"Map: fn is a function RowBlock -> RowBlock, not a {type(fn).__name__}")
         workers = check_int("Map", "num_workers", num_workers, minimum=0)
         factor = check_int("Map", "prefetch_factor", prefetch_factor, minimum=1)
         super().__init__(source, _CheckedTransform(fn), num_workers=workers, capacity=workers * factor)

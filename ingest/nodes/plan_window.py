@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from torchdata.nodes import BaseNode
 
-from headrace.formats.schema import Schema
+from headrace.formats.checks import check_flag
+from headrace.formats.schema import Schema, check_schema
 from headrace.indexer.hotset import choose_hot
 from headrace.ingest.array_pool import ArrayPool
 from headrace.ingest.batch import Batch
@@ -23,6 +24,7 @@ from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.engine.state import Snapshot, State
 from headrace.ingest.indexed_rows import IndexedRows
+from headrace.ingest.nodes.index_ranks import IndexRanks
 from headrace.ingest.plan.capacity import CapacityError
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
@@ -52,7 +54,7 @@ _RUNS = itertools.count(1)
 
 @dataclass(frozen=True)
 class PlannedRows:
-    """A step that is planned and not yet a batch; `following` is the next one, where it is known."""
+    """A step that is planned and not yet a batch; `following` is the next one, where it is known (to all ranks)."""
 
     rows: IndexedRows | RankRows
     plan: StepPlan
@@ -85,7 +87,8 @@ class PlanWindow(Node[Batch]):
     A live stream has no known future: with `idle_s`, and a :class:`Prefetch` as the source, the batches that are held
     are handed out when nothing came for so long, planned as if the stream ended there; what comes later begins a new
     run of the planners. Plans then depend on when batches came, the trained parameters do not. With nothing held, the
-    node waits for the source.
+    node waits for the source. Over ranks, each idles by itself; where one of them hands out a step without knowing the
+    next one, all take it for unknown in what they send each other.
 
     With ``verify=True`` every plan is proved by :class:`PlanVerifier` before it is handed out; a violation raises.
     """
@@ -103,13 +106,19 @@ class PlanWindow(Node[Batch]):
     ) -> None:
         super().__init__(source)
         self.idle_s = check_timeout_s(self.name, "idle_s", idle_s)
+        self._ranks: IndexRanks | None = None
         if idle_s is not None and not isinstance(source, Prefetch):
             raise TypeError(f"{self.name}: idle_s takes a Prefetch as the source, got {type(source).__name__}")
+        if isinstance(source, Prefetch):
+            self._ranks = next((node for node in source._upstream() if isinstance(node, IndexRanks)), None)
+        check_schema(schema)
+        check_flag("verify", verify)
         self.schema = schema
         self.window = check_int(self.name, "window", window, minimum=0)
         rows = DEFAULT_CAPACITY_ROWS if capacity is None else capacity
         self.capacity = check_int(self.name, "capacity", rows, minimum=1)
-        self.hot_rows = hot_rows if hot_rows == "auto" else check_int(self.name, "hot_rows", hot_rows, minimum=0)
+        is_auto = isinstance(hot_rows, str) and hot_rows == "auto"
+        self.hot_rows = hot_rows if is_auto else check_int(self.name, "hot_rows", hot_rows, minimum=0)
         self.verify = verify
         self._forget()
 
@@ -167,6 +176,10 @@ class PlanWindow(Node[Batch]):
         following = self._held[0][0] if self._held else None
         plan = self._plan(rows, following)
         self._step += 1
+        if self.idle_s is not None and self._ranks is not None and self.window:
+            assert isinstance(rows, RankRows)
+            if not self._ranks.all_know_next(rows.step.step, following is not None):
+                following = None
         return PlannedRows(rows, plan, following)
 
     def _fill(self) -> None:

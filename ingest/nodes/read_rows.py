@@ -29,6 +29,9 @@ class ReadRows(BufferedNode[RowBlock]):
 
     def __init__(self, reader: RowReader[Any, Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
         super().__init__()
+        if not hasattr(reader, "raw_blocks"):
+            wanted = "a reader of files, as CriteoFiles(paths, schema) or open_dataset(name, paths)"
+            raise TypeError(f"ReadRows: reader is {wanted}, not a {type(reader).__name__}")
         self.reader = reader
         self._names = [PurePath(str(file)).name for file in reader.files]
         self._num_workers = check_int("ReadRows", "num_workers", num_workers, minimum=0)

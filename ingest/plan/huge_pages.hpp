@@ -28,7 +28,7 @@ template <class T>
 struct HugePages {
     using value_type = T;
     static constexpr size_t PAGE = size_t{1} << 21;
-    static constexpr size_t LEAST = 2 * PAGE;  // smaller blocks are left to the ordinary allocator
+    static constexpr size_t LEAST = PAGE;  // smaller blocks are left to the ordinary allocator
 
     HugePages() = default;
     template <class U>

@@ -59,6 +59,7 @@ class WindowPlanner {
           cache_capacity_(capacity - r_rows),
           r_rows_(r_rows),
           horizon_(horizon),
+          far_(std::max<uint32_t>(2, window / 2)),
           overlap_(overlap && window > 0),
           uses_(window),
           victims_(window) {}
@@ -118,6 +119,7 @@ class WindowPlanner {
         if (!looked_up_) look_up(batch);
         const size_t missing = missing_count_;
         slots_.swap(next_slots_);
+        final_.swap(next_final_);
         bring(batch, 2 * step, step + 1, slots_, late);
         hits = batch.count - brought_ahead_ - missing;
         brought_ahead_ = 0;
@@ -165,7 +167,8 @@ class WindowPlanner {
 
     size_t nbytes() const {
         return sizeof(*this) + cells_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() + ahead.nbytes() +
-               (slots_.capacity() + next_slots_.capacity()) * 4 + missing_.capacity() * sizeof(Missing) +
+               (slots_.capacity() + next_slots_.capacity()) * 4 + final_.capacity() + next_final_.capacity() +
+               missing_.capacity() * sizeof(Missing) +
                (links_.capacity() + written_.capacity() + hot_slots_.capacity()) * 4 +
                write_backs_.capacity() * sizeof(WriteBacks);
     }
@@ -229,13 +232,13 @@ class WindowPlanner {
             others[other] = i;
             places[other] = cells[i];
             cells[i] = cells_.cell_at(cells[i], wanted[i], there);
-            cells_.prefetch_link(cells[i]);
+            cells_.prefetch(cells[i]);
             other += !there;
         }
         for (uint32_t k = 0; k < other; ++k) {
             const uint32_t i = others[k];
             cells[i] = cells_.add_cell_at(places[k], wanted[i], outside());
-            cells_.prefetch_link(cells[i]);
+            cells_.prefetch(cells[i]);
         }
     }
 
@@ -303,29 +306,32 @@ class WindowPlanner {
         for (size_t i = 0; i < batch.count; ++i) cells_.remove_unused(locations[i]);
     }
 
-    // The last use of each row of the batch gets to know its next one.
+    // The last use of a row gets to know its next one if that is far away, or in the next step.
     void note_uses(const WindowUses::Batch& batch) {
+        if (uses_.size() > 0) uses_.note_next_step(links_.data(), batch.count);
         const uint32_t* const cells = uses_.cells(batch);
         const auto first = static_cast<uint32_t>(uses_.first_use()), size = static_cast<uint32_t>(uses_.size());
+        const auto far_size = static_cast<uint32_t>(uses_.uses_before(far_));
         const uint32_t code = uses_.code_of(uses_.tail());
         const WindowUses::Places places = uses_.places();
         // Lot by lot; what one lot needs comes from the memory while the next one is looked through.
         struct Lot {
-            size_t known[LOT], others[LOT], known_count = 0, other = 0;
+            uint32_t known[LOT], others[LOT], known_count = 0, other = 0;
         } lots[2];
+        const uint32_t* const links = links_.data();
         for (size_t begin = 0; begin < batch.count + LOT; begin += LOT) {
             Lot &lot = lots[begin / LOT % 2], &before = lots[(begin / LOT + 1) % 2];
-            size_t known_count = 0, other = 0;
+            uint32_t known_count = 0, other = 0;
             for (size_t i = begin; i < std::min(begin + LOT, batch.count); ++i) {
-                const uint32_t use = links_[i] - first;
-                lot.known[known_count] = places.of(use);
-                lot.others[other] = i;
-                known_count += use < size;
+                const uint32_t use = links[i] - first;
+                lot.known[known_count] = use;
+                lot.others[other] = static_cast<uint32_t>(i);
+                known_count += use < far_size;
                 other += use >= size;
             }
-            for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(lot.known[k]);
-            for (size_t k = 0; k < other; ++k) cells_.prefetch_state(cells[lot.others[k]]);
-            for (size_t k = 0; k < before.known_count; ++k) uses_.set_code(before.known[k], code);
+            for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(places.of(lot.known[k]));
+            for (size_t k = 0; k < other; ++k) cells_.prefetch(cells[lot.others[k]]);
+            for (size_t k = 0; k < before.known_count; ++k) uses_.set_code(places.of(before.known[k]), code);
             for (size_t k = 0; k < before.other; ++k) note_first_use(cells[before.others[k]]);
             lot.known_count = known_count;
             lot.other = other;
@@ -338,7 +344,7 @@ class WindowPlanner {
         if (state == AWAY) {
             if (!is_hot(cell)) cells_.track(cell);
         } else if (state < AWAY && state >= r_rows_) {
-            victims_.revive(state - r_rows_, uses_.tail());
+            victims_.revive(cell, uses_.tail());
         }
     }
     static constexpr size_t LOT = 64;
@@ -347,6 +353,8 @@ class WindowPlanner {
     void renumber() {
         const auto first = static_cast<uint32_t>(uses_.first_use());
         const auto size = static_cast<uint32_t>(uses_.size());
+        victims_.renumber(cells_, outside(), static_cast<uint32_t>(uses_.end_use() - last_count_),
+                          static_cast<uint32_t>(last_count_));
         for (uint32_t cell = 0; cell < cells_.cells(); ++cell) {
             uint32_t& link = cells_.link(cell);
             if (link - first >= size && !in_last_batch(link)) link = outside();
@@ -378,28 +386,87 @@ class WindowPlanner {
     void forget_unused(const uint32_t* cells, size_t count, uint32_t end_use) {
         const uint32_t later = static_cast<uint32_t>(uses_.end_use()) - end_use;
         for (size_t i = 0; i < count; ++i) {
-            if (i + NEAR < count) {
-                cells_.prefetch_link(cells[i + NEAR]);
-                cells_.prefetch_state(cells[i + NEAR]);
-            }
+            if (i + NEAR < count) cells_.prefetch(cells[i + NEAR]);
             if (cells_.link(cells[i]) - end_use >= later) cells_.forget(cells[i]);
         }
     }
 
-    // Slots of the batch's rows, in next_slots_; missing_ has those that are not resident.
+    // Slots of the batch's rows, in next_slots_, and whether the window knows no later use, in next_final_; missing_
+    // has those that are not resident.
     void look_up(const WindowUses::Batch& batch) {
         const uint32_t* const cells = uses_.cells(batch);
+        const auto first = static_cast<uint32_t>(batch.first_use);
         next_slots_.resize(batch.count);
+        next_final_.resize(batch.count);
         if (missing_.size() < batch.count) missing_.resize(batch.count);
-        size_t missing = 0;
-        for (size_t i = 0; i < batch.count; ++i) {
-            if (i + FAR < batch.count) cells_.prefetch_state(cells[i + FAR]);
-            const RowState state = cells_.state(cells[i]);
-            next_slots_[i] = state;
-            missing_[missing] = {static_cast<uint32_t>(i), state - AWAY};
-            missing += state >= AWAY;
+        // In locals, since a byte written could be one of anything else.
+        uint32_t* const slots = next_slots_.data();
+        uint8_t* const final = next_final_.data();
+        Missing* const missing = missing_.data();
+        size_t missing_count = 0;
+        const auto look = [&](size_t i) {
+            const RowCell& cell = cells_.at(cells[i]);
+            slots[i] = cell.state;
+            final[i] = cell.link == first + static_cast<uint32_t>(i);
+            missing[missing_count] = {static_cast<uint32_t>(i), cell.state - AWAY};
+            missing_count += cell.state >= AWAY;
+        };
+        size_t i = 0;
+        for (; i + FAR < batch.count; ++i) {
+            cells_.prefetch(cells[i + FAR]);
+            look(i);
         }
-        missing_count_ = missing;
+        for (; i < batch.count; ++i) look(i);
+        missing_count_ = missing_count;
+    }
+
+    // All that is used at this step or later, and is not used before, is in the lists of the victims.
+    uint32_t listed_from() const { return uses_.head() + far_ - 1; }
+
+    // Victims are needed that are used sooner than the lists say: from now on, nearer uses are far ones.
+    void look_nearer() {
+        if (far_ == 2) return;
+        victims_.reserve(resident_ + uses_.batch(uses_.head()).count);
+        const uint32_t head = uses_.head(), tail = uses_.tail(), listed = std::min(listed_from(), tail);
+        far_ = std::max<uint32_t>(2, far_ / 4);
+        note_far_uses();
+        for (uint32_t step = head + 1; step < listed; ++step) victims_.drop_step(step);
+        // The links are those of the first uses in the window; back to the last ones.
+        for (uint32_t step = head; step < tail; ++step) {
+            each_use(step, [&](uint32_t index, RowCell& cell, uint32_t use) {
+                const bool first = cell.link == use, listable = cell.state < AWAY && cell.state >= r_rows_;
+                cell.link = use;
+                if (first && listable && step > head && step < listed) victims_.use_next(index, step);
+            });
+        }
+    }
+
+    // The codes of all uses of the window whose next ones are far. Leaves links that are those of the first uses.
+    void note_far_uses() {
+        const auto window_first = static_cast<uint32_t>(uses_.first_use());
+        const WindowUses::Places places = uses_.places();
+        for (uint32_t step = uses_.tail(); step-- > uses_.head();) {
+            const uint32_t far_step = step + far_;
+            const bool any = far_step < uses_.tail();
+            const auto far_use = static_cast<uint32_t>(uses_.batch(any ? far_step : step).first_use) - window_first;
+            each_use(step, [&](uint32_t, RowCell& cell, uint32_t use) {
+                const uint32_t next = cell.link - window_first;
+                if (any && cell.link != use && next >= far_use) {
+                    uses_.set_code(places.of(use - window_first), uses_.code_of(uses_.step_of(next)));
+                }
+                cell.link = use;
+            });
+        }
+    }
+
+    template <class Visit>
+    void each_use(uint32_t step, const Visit& visit) {
+        const WindowUses::Batch batch = uses_.batch(step);
+        const uint32_t* const cells = uses_.cells(batch);
+        for (size_t i = 0; i < batch.count; ++i) {
+            if (i + NEAR < batch.count) cells_.prefetch(cells[i + NEAR]);
+            visit(cells[i], cells_.at(cells[i]), static_cast<uint32_t>(batch.first_use) + static_cast<uint32_t>(i));
+        }
     }
 
     // The missing rows of `batch`, as far as there is room; victims are used at `first_use` or later. What is brought
@@ -412,17 +479,18 @@ class WindowPlanner {
         if (!hot_slots_.empty()) {
             for (size_t k = 0; k < missing_count_; ++k) cold -= is_hot(cells[missing_[k].position]);
         }
-        const size_t unused = cache_capacity_ - victims_.used_slots();
+        const size_t unused = cache_capacity_ - used_slots_;
+        const size_t victims = cold > unused ? cold - unused : 0;
+        if (!victims_.enough(victims, listed_from(), uses_.tail() - 1)) look_nearer();
         size_t dead = 0;
-        const auto& chosen =
-            victims_.take(cells_, cold > unused ? cold - unused : 0, first_use, uses_.tail() - 1, dead);
+        const auto& chosen = victims_.take(cells_, victims, first_use, uses_.tail() - 1, dead);
         evict(chosen, dead, move, movement);
         movement.resize_fetches(missing_count_ - cold + std::min(cold, unused + chosen.size()));
         size_t left = 0, done = 0;
         auto victim = chosen.begin();
         for (size_t k = 0; k < missing_count_; ++k) {
             if (k + NEAR < missing_count_) {
-                cells_.prefetch_state(cells[missing_[k + NEAR].position]);
+                cells_.prefetch(cells[missing_[k + NEAR].position]);
                 cells_.prefetch_location(cells[missing_[k + NEAR].position]);
             }
             const auto [i, written] = missing_[k];
@@ -432,11 +500,10 @@ class WindowPlanner {
             if (is_hot(cell)) {
                 slot = hot_slots_[cell];
             } else {
-                if (victims_.used_slots() < cache_capacity_) {
-                    slot = r_rows_ + victims_.place_new(cell);
+                if (used_slots_ < cache_capacity_) {
+                    slot = r_rows_ + used_slots_++;
                 } else if (victim != chosen.end()) {
-                    slot = r_rows_ + victim->slot;
-                    victims_.place(victim->slot, cell);
+                    slot = victim->slot;
                     slot_wait = move;
                     ++victim;
                 } else {
@@ -462,10 +529,10 @@ class WindowPlanner {
         movement.evict_locations.resize(chosen.size());
         movement.evict_slots.resize(chosen.size());
         for (size_t k = 0; k < chosen.size(); ++k) {
-            if (k + NEAR < chosen.size()) cells_.prefetch_state(chosen[k + NEAR].cell);
+            if (k + NEAR < chosen.size()) cells_.prefetch(chosen[k + NEAR].cell);
             cells_.state(chosen[k].cell) = AWAY | (move + 1);
             movement.evict_locations[k] = chosen[k].location;
-            movement.evict_slots[k] = int64_t{r_rows_} + chosen[k].slot;
+            movement.evict_slots[k] = chosen[k].slot;
         }
         resident_ -= chosen.size();
         if (dead > 0) {
@@ -475,13 +542,11 @@ class WindowPlanner {
     }
 
     // What the step says of each of its rows; nothing overlaps, so that compilers take several at once.
-    void tell(const uint32_t* __restrict places, const uint32_t* __restrict gaps, size_t count,
-              int64_t* __restrict slots, uint8_t* __restrict hot, uint8_t* __restrict urgent) const {
+    void tell(const uint32_t* __restrict places, size_t count, int64_t* __restrict slots,
+              uint8_t* __restrict hot) const {
         const uint32_t r_rows = r_rows_;
-        const uint8_t all_urgent = window_ == 0;
         for (size_t i = 0; i < count; ++i) slots[i] = places[i];
         for (size_t i = 0; i < count; ++i) hot[i] = places[i] < r_rows;
-        for (size_t i = 0; i < count; ++i) urgent[i] = all_urgent | static_cast<uint8_t>(gaps[i] == 1);
     }
 
     // The step is over: its cold rows may leave again, but for those that the next step needs. What the step says of
@@ -490,31 +555,37 @@ class WindowPlanner {
         // The rows are told apart without branches, lot by lot. In locals, since a byte written could be one of
         // anything else.
         const uint32_t* const places = slots_.data();
+        const uint8_t* const finals = final_.data();
+        const uint32_t* const cells = uses_.cells(batch);
         const uint32_t r_rows = r_rows_;
-        const WindowUses::Gaps gaps_of = uses_.gaps(step);
-        victims_.open_dead(step);
+        const WindowUses::Gaps gaps = uses_.gaps(step);
+        tell(places, batch.count, slots, hot);
+        victims_.open_dead(static_cast<uint32_t>(batch.first_use), static_cast<uint32_t>(batch.count));
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
-            const size_t end = std::min(begin + LOT, batch.count);
-            uint32_t dead[LOT], used[LOT], next[LOT], gaps[LOT];
-            size_t dead_count = 0, used_count = 0;
-            gaps_of.of(batch.place + begin, end - begin, gaps);
-            tell(slots_.data() + begin, gaps, end - begin, slots + begin, hot + begin, urgent + begin);
-            for (size_t i = 0; i < end - begin; ++i) {
-                const uint32_t gap = gaps[i], slot = places[begin + i];
-                const bool cold = slot >= r_rows;
-                dead[dead_count] = used[used_count] = slot - r_rows;
-                next[used_count] = step + gap;
-                dead_count += cold & (gap == 0);
-                used_count += cold & (gap > 1);
+            const size_t count = std::min(LOT, batch.count - begin);
+            uint8_t known[LOT];  // whether a next use is
+            uint32_t dead[LOT], used[LOT], dead_count = 0, used_count = 0;
+            gaps.tell_next_step(batch.place + begin, count, known, urgent + begin);
+            for (uint32_t i = 0; i < count; ++i) {
+                const auto place = static_cast<uint32_t>(begin + i);
+                dead[dead_count] = used[used_count] = place;
+                dead_count += finals[place] & ~known[i];
+                used_count += known[i] & ~urgent[place];
             }
-            for (size_t k = 0; k < dead_count; ++k) victims_.prefetch(dead[k]);
-            for (size_t k = 0; k < used_count; ++k) victims_.use_next(used[k], next[k]);
-            for (size_t k = 0; k < dead_count; ++k) victims_.die(dead[k]);
+            for (uint32_t k = 0; k < used_count; ++k) {
+                if (places[used[k]] < r_rows) continue;
+                victims_.use_next(cells[used[k]], step + gaps.at(batch.place + used[k]));
+            }
+            for (uint32_t k = 0; k < dead_count; ++k) {
+                if (places[dead[k]] >= r_rows) victims_.die(cells[dead[k]]);
+            }
         }
-        victims_.close_dead();
+        if (window_ == 0) std::fill_n(urgent, batch.count, uint8_t{1});
+        victims_.close_dead(cells_);
     }
 
     uint32_t window_, cache_capacity_, r_rows_, horizon_;
+    uint32_t far_;  // uses that are so many steps apart are far from each other
     bool overlap_, finished_ = false, looked_up_ = false;
     std::vector<uint32_t> hot_slots_;  // by cell, of the first ones: the R slot of a hot row, or NOT_HOT
     WindowUses uses_;
@@ -523,11 +594,13 @@ class WindowPlanner {
     std::vector<uint32_t> slots_, next_slots_;  // of the rows of the step, and of that which was looked up last
     std::vector<Missing> missing_;              // those of them that are not resident
     size_t missing_count_ = 0;
-    std::vector<uint32_t> links_;          // scratch of push
-    std::vector<uint32_t> written_;        // cells of dead rows that were written back, oldest first
-    size_t written_begin_ = 0;             // those before are forgotten
-    std::vector<WriteBacks> write_backs_;  // what of it belongs together
+    std::vector<uint8_t> final_, next_final_;  // of the same rows: whether no later use was known then
+    std::vector<uint32_t> links_;              // scratch of push
+    std::vector<uint32_t> written_;            // cells of dead rows that were written back, oldest first
+    size_t written_begin_ = 0;                 // those before are forgotten
+    std::vector<WriteBacks> write_backs_;      // what of it belongs together
     uint64_t renumbered_at_ = uses_.end_use(), renumber_after_ = uint64_t{1} << 30;
+    uint32_t used_slots_ = 0;  // cold ones, the first of which are taken first
     size_t resident_ = 0, peak_resident_ = 0, brought_ahead_ = 0, cold_before_ = 0, last_count_ = 0, problem_ = 0;
     size_t peak_window_rows_ = 0, rows_needed_ = 0, rows_never_late_ = 0;
 };

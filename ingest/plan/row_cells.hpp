@@ -15,6 +15,11 @@ namespace headrace::plan {
 using RowState = uint32_t;
 constexpr RowState AWAY = 0x80000000u;
 
+struct RowCell {
+    uint32_t link;  // the last use of the row
+    RowState state;
+};
+
 // A row is known by its cell. Rows get their locations one after the other on first sight, so those that are used
 // together have neighbouring ones; here they stand together, in few lines of the cache. GROUP locations have one group
 // of cells, as long as one of their rows is tracked; PAGE groups have one page, which says which groups there are, and
@@ -31,21 +36,23 @@ class RowCells {
     static uint64_t key_of(uint64_t location) { return location >> (GROUP_BITS + PAGE_BITS); }
 
     size_t tracked() const { return tracked_; }
-    size_t cells() const { return links_.size(); }
+    size_t cells() const { return cells_.size(); }
     size_t nbytes() const {
         return index_.nbytes() + keys_.capacity() * sizeof(uint64_t) + groups_of_.capacity() + rows_of_.capacity() +
-               sizeof(uint32_t) * (links_.capacity() + states_.capacity() + groups_.capacity() + places_.capacity() +
-                                   freed_groups_.capacity() + freed_pages_.capacity());
+               cells_.capacity() * sizeof(RowCell) +
+               sizeof(uint32_t) *
+                   (groups_.capacity() + places_.capacity() + freed_groups_.capacity() + freed_pages_.capacity());
     }
 
-    uint32_t& link(uint32_t cell) { return links_[cell]; }
-    RowState& state(uint32_t cell) { return states_[cell]; }
+    const RowCell& at(uint32_t cell) const { return cells_[cell]; }
+    RowCell& at(uint32_t cell) { return cells_[cell]; }
+    uint32_t& link(uint32_t cell) { return cells_[cell].link; }
+    RowState& state(uint32_t cell) { return cells_[cell].state; }
     uint64_t location(uint32_t cell) const {
         const uint32_t place = places_[cell >> GROUP_BITS];
         return (keys_[place >> PAGE_BITS] << PAGE_BITS | (place & (PAGE - 1))) << GROUP_BITS | (cell & (GROUP - 1));
     }
-    void prefetch_link(uint32_t cell) const { HEADRACE_PREFETCH_WRITE(links_.data() + cell); }
-    void prefetch_state(uint32_t cell) const { HEADRACE_PREFETCH_WRITE(&states_[cell]); }
+    void prefetch(uint32_t cell) const { HEADRACE_PREFETCH_WRITE(cells_.data() + cell); }
     void prefetch_location(uint32_t cell) const { HEADRACE_PREFETCH(&places_[cell >> GROUP_BITS]); }
 
     // Room for so many more groups and pages: nothing else allocates.
@@ -68,8 +75,7 @@ class RowCells {
             }
             if (groups > freed_groups_.capacity()) {
                 const size_t larger = std::max(groups, places_.capacity() + places_.capacity() / 2);
-                links_.reserve(larger << GROUP_BITS);
-                states_.reserve(larger << GROUP_BITS);
+                cells_.reserve(larger << GROUP_BITS);
                 places_.reserve(larger);
                 rows_of_.reserve(larger);
                 freed_groups_.reserve(larger);
@@ -121,8 +127,7 @@ class RowCells {
         if (freed_groups_.empty()) {
             places_.push_back(place);
             rows_of_.push_back(0);
-            links_.resize(links_.size() + GROUP, outside);
-            states_.resize(states_.size() + GROUP, AWAY);
+            cells_.resize(cells_.size() + GROUP, {outside, AWAY});
         } else {
             group = freed_groups_.back();
             freed_groups_.pop_back();
@@ -143,7 +148,7 @@ class RowCells {
     }
     // The row is neither resident nor in the window any more.
     void forget(uint32_t cell) {
-        states_[cell] = AWAY;
+        cells_[cell].state = AWAY;
         --tracked_;
         if (--rows_of_[cell >> GROUP_BITS] == 0) remove_group(cell >> GROUP_BITS);
     }
@@ -175,12 +180,12 @@ class RowCells {
     }
 
     PageIndex index_;
-    HugeVector<uint64_t> keys_;            // by page
-    HugeVector<uint8_t> groups_of_;        // by page: how many groups are there
-    HugeVector<uint32_t> groups_;          // by place: the group, or NO_GROUP
-    HugeVector<uint32_t> places_;          // by group: its place
-    HugeVector<uint8_t> rows_of_;          // by group: how many of its rows are tracked
-    HugeVector<uint32_t> links_, states_;  // by cell
+    HugeVector<uint64_t> keys_;      // by page
+    HugeVector<uint8_t> groups_of_;  // by page: how many groups are there
+    HugeVector<uint32_t> groups_;    // by place: the group, or NO_GROUP
+    HugeVector<uint32_t> places_;    // by group: its place
+    HugeVector<uint8_t> rows_of_;    // by group: how many of its rows are tracked
+    HugeVector<RowCell> cells_;
     HugeVector<uint32_t> freed_groups_, freed_pages_;
     size_t tracked_ = 0;
 };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -13,7 +12,8 @@
 namespace headrace::plan {
 
 // Uses are numbered over the stream, batch after batch; those of the window are [first_use(), end_use()). They are kept
-// in one ring, in which each batch is contiguous. Next to each use stands a code of the step of the row's next use.
+// in one ring, in which each batch is contiguous. Next to each use stands a code of the step of the row's next use,
+// as far as that was noted.
 class WindowUses {
     static constexpr uint32_t NARROW = 0xFF, WIDE = 0xFFFFFF;  // codes in 8 bits, or in 24
 
@@ -52,6 +52,21 @@ class WindowUses {
         return {batch(head_).place, wrap, wrap_back_};
     }
 
+    // How many uses, from the head on, are at least `steps` (at least 1) before the step that comes next.
+    size_t uses_before(uint32_t steps) const {
+        if (tail_ - head_ < steps) return 0;
+        return static_cast<size_t>((steps == 1 ? end_use_ : batch(tail_ - steps + 1).first_use) - first_use());
+    }
+    // The step of a use of the window.
+    uint32_t step_of(uint32_t use_from_head) const {
+        uint32_t step = head_, end = tail_;
+        while (end - step > 1) {
+            const uint32_t middle = step + (end - step) / 2;
+            (batch(middle).first_use - first_use() <= use_from_head ? step : end) = middle;
+        }
+        return step;
+    }
+
     // The code of a step that is in the window, or comes next; never 0, which says "none known".
     uint32_t code_of(uint32_t step) const { return step % modulus_ + 1; }
     void set_code(size_t place, uint32_t code) {
@@ -62,33 +77,44 @@ class WindowUses {
         HEADRACE_PREFETCH_WRITE(&low_codes_[place]);
         if (wide_) HEADRACE_PREFETCH_WRITE(&high_codes_[place]);
     }
-    // Steps until the next use of the rows at these places, as seen from `step`; 0: none known. No branches: nobody
-    // could foresee them.
+    // Those of these uses that are in the last batch get to know that the next one is in the step that comes next.
+    void note_next_step(const uint32_t* uses, size_t count) {
+        const Batch& last = batch(tail_ - 1);
+        const uint32_t code = code_of(tail_);
+        note(low_codes_, last, uses, count, static_cast<uint8_t>(code));
+        if (wide_) note(high_codes_, last, uses, count, static_cast<uint16_t>(code >> 8));
+    }
+
+    // Steps until the next uses, as seen from a step of the window.
     class Gaps {
       public:
-        Gaps(const WindowUses& uses, uint32_t step) : uses_(uses), now_(uses.code_of(step)) {
-            for (uint32_t code = 1; code < of_low_.size(); ++code) of_low_[code] = gap(code);
+        Gaps(const WindowUses& uses, uint32_t step)
+            : uses_(uses), now_(uses.code_of(step)), next_(uses.code_of(step + 1)) {}
+
+        // Of the use at this place, which knows its next one.
+        uint32_t at(size_t place) const {
+            const uint32_t code = uses_.low_codes_[place] | (uses_.wide_ ? uint32_t{uses_.high_codes_[place]} << 8 : 0);
+            return code > now_ ? code - now_ : code + uses_.modulus_ - now_;
         }
-        void of(size_t place, size_t count, uint32_t* out) const {
-            const uint8_t* const low = uses_.low_codes_.data() + place;
+        // Whether the uses at these places know a next one, and whether it is one step later. Nothing overlaps, so that
+        // compilers take several at once.
+        void tell_next_step(size_t place, size_t count, uint8_t* __restrict known, uint8_t* __restrict soon) const {
+            const uint8_t* __restrict low = uses_.low_codes_.data() + place;
+            const auto next_low = static_cast<uint8_t>(next_);
             if (!uses_.wide_) {
-                for (size_t i = 0; i < count; ++i) out[i] = of_low_[low[i]];
+                for (size_t i = 0; i < count; ++i) known[i] = low[i] != 0;
+                for (size_t i = 0; i < count; ++i) soon[i] = low[i] == next_low;
                 return;
             }
-            const uint16_t* const high = uses_.high_codes_.data() + place;
-            for (size_t i = 0; i < count; ++i) {
-                const uint32_t code = uint32_t{high[i]} << 8 | low[i];
-                out[i] = gap(code) & (0 - static_cast<uint32_t>(code != 0));
-            }
+            const uint16_t* __restrict high = uses_.high_codes_.data() + place;
+            const auto next_high = static_cast<uint16_t>(next_ >> 8);
+            for (size_t i = 0; i < count; ++i) known[i] = (low[i] | high[i]) != 0;
+            for (size_t i = 0; i < count; ++i) soon[i] = low[i] == next_low && high[i] == next_high;
         }
 
       private:
-        uint32_t gap(uint32_t code) const {
-            return code - now_ + (uses_.modulus_ & (0 - static_cast<uint32_t>(code < now_)));
-        }
         const WindowUses& uses_;
-        uint32_t now_;
-        std::array<uint32_t, NARROW + 1> of_low_{};
+        uint32_t now_, next_;
     };
     Gaps gaps(uint32_t step) const { return {*this, step}; }
 
@@ -130,10 +156,19 @@ class WindowUses {
     size_t newest_end() const { return batch(tail_ - 1).place + batch(tail_ - 1).count; }
     bool wrapped() const { return batch(tail_ - 1).place < batch(head_).place; }
 
+    // What is written past the codes of the last batch, where nothing is, is thrown away: no branches, nobody could
+    // foresee them.
+    template <class Code>
+    static void note(HugeVector<Code>& codes, const Batch& last, const uint32_t* uses, size_t count, Code code) {
+        Code* const of_last = codes.data() + last.place;
+        const auto first = static_cast<uint32_t>(last.first_use), size = static_cast<uint32_t>(last.count);
+        for (size_t i = 0; i < count; ++i) of_last[std::min(uses[i] - first, size)] = code;
+    }
+
     bool fits(size_t count) const {
         if (empty()) return count <= cells_.size();
-        if (wrapped()) return newest_end() + count < batch(head_).place;  // never equal: see wrapped()
-        return newest_end() + count <= cells_.size() || count <= batch(head_).place;
+        if (wrapped()) return newest_end() + count < batch(head_).place;  // never equal: see wrapped() and note()
+        return newest_end() + count <= cells_.size() || count < batch(head_).place;
     }
     // Back to the beginning not only at the end of the ring, but as soon as an eighth more than the window has been
     // written to: memory beyond that is then never touched.
@@ -147,8 +182,8 @@ class WindowUses {
         const size_t size_now = size(), least = size_now + count;
         const size_t larger = std::max(least + least / 8, cells_.size() + cells_.size() / 2);
         HugeVector<uint32_t> cells(larger);
-        HugeVector<uint8_t> low(larger);
-        HugeVector<uint16_t> high(wide_ ? larger : 0);
+        HugeVector<uint8_t> low(larger + 1);
+        HugeVector<uint16_t> high(wide_ ? larger + 1 : 0);
         size_t place = 0;
         for (uint32_t step = head_; step != tail_; ++step) {
             Batch& moved = batches_[step & (batches_.size() - 1)];

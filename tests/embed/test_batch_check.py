@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,10 @@ SCHEMA = Schema(
     tables=(Table(name="a", dim=2), Table(name="b", dim=2)),
 )
 A, B = SCHEMA.sparse
+FIELDS = (
+    "query_ids", "lengths", "offsets", "weights", "unique_ids", "unique_tables", "missing", "locations", "positions",
+    "position_offsets", "slots",
+)  # fmt: skip
 OTHERS = {
     "features": Schema(sparse=(A,), tables=SCHEMA.tables[:1]),
     "dims": replace(SCHEMA, tables=(Table(name="a", dim=2), Table(name="b", dim=4))),
@@ -138,6 +143,39 @@ class TestBatchesThatAreDamaged:
         unchanged_after(
             EmbeddingStage(SCHEMA, mode=mode), batch, good, ValueError, "id 2 of table 'a' of a planned batch"
         )
+
+    @pytest.mark.parametrize("field", FIELDS)
+    def test_fields_of_other_types_and_lengths(self, kit, good, mode, field):
+        whole = getattr(good.groups[0], field)
+        values = (torch.ones(4) if whole is None else whole).numpy()
+        others = [values.astype(t) for t in (np.float64, np.int16, np.uint16) if values.dtype != t]
+        others += [values[:-1], np.concatenate([values, values[:1]]), values.reshape(-1, 1)]
+        refused = [torch.from_numpy(array.copy()) for array in others]
+        refused.append(torch.from_numpy(np.stack([values] * 2, 1)[:, 0]))  # strided
+        for stage in (EmbeddingStage(SCHEMA, mode=mode), EmbeddingStage(SCHEMA, mode=mode).eval()):
+            for wrong in refused:
+                with pytest.raises(ValueError, match=rf"group 0: ({field}|.* not .* \[\d+\] \((ids|unique rows))"):
+                    stage(with_group(good, **{field: wrong}))
+            for wrong in (values, values.tolist(), 3):
+                with pytest.raises(TypeError, match=f"group 0: {field} is a tensor.*, as the loader gave it, not a "):
+                    stage(with_group(good, **{field: wrong}))
+            stage(good)
+
+    def test_other_fields(self, good, mode):
+        stage = EmbeddingStage(SCHEMA, mode=mode)
+        part = good.plan.groups[0]
+        for slots in (part.slots.astype(np.int32), part.slots.astype(float), part.slots.reshape(-1, 1)):
+            plan = replace(good.plan, groups=(replace(part, slots=slots),))
+            with pytest.raises(ValueError, match=r"group 0: slots of the plan are .*, not int64 \[4\]"):
+                stage(replace(good, plan=plan))
+        for name, wrong in (("dense", None), ("plan", {}), ("schema", {}), ("ranks", 3), ("groups", ({},))):
+            with pytest.raises(TypeError, match=rf"(batch\.{name}|group 0) is .*, as the loader gave it, not a "):
+                stage(replace(good, **{name: wrong}))
+        for groups in ((), good.groups * 2):
+            with pytest.raises(ValueError, match=f"a batch of {len(groups)} groups for a stage of 1"):
+                stage(replace(good, groups=groups))
+        stage(good).sum().backward()
+        stage.step(good)
 
     def test_a_gradient_of_another_shape(self, good, mode):
         stage = EmbeddingStage(SCHEMA, mode=mode)

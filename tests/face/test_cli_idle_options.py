@@ -40,9 +40,10 @@ IDLE = [
 @pytest.mark.parametrize(("command", "message"), IDLE)
 def test_an_idle_option_is_named(tmp_path: Path, command: str, message: str) -> None:
     (tmp_path / "schema.yaml").write_text("labels: [y]\nsparse: [a]\n")
-    (tmp_path / "data").write_text("1\tff\n")
-    places = {"DATA": "data", "SCHEMA": "schema.yaml", "OUT": "out"}
+    for name in ("data", "plan"):
+        (tmp_path / name).write_text("1\tff\n")
+    places = {"DATA": "data", "SCHEMA": "schema.yaml", "OUT": "out", "X": "plan", "A": "plan", "B": "plan"}
     arguments = [str(tmp_path / places[word]) if word in places else word for word in command.split()]
     result = CliRunner().invoke(main, arguments)
     assert (result.exit_code, message in result.stderr) == (2, True), result.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "schema.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "plan", "schema.yaml"]

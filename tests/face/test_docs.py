@@ -43,7 +43,8 @@ def test_the_commands_about_plans_have_these_options(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "schema.yaml").write_text("labels: [y]\n")
+    for name in ("schema.yaml", "a.arrow", "b.arrow"):  # files that options name must be there
+        (tmp_path / name).write_text("labels: [y]\n")
     text = (repository / "docs" / "plans.md").read_text()
     lines = re.findall(r"^headrace (plan [^#\n]+)", text, re.MULTILINE)
     assert len(lines) == 5

@@ -83,6 +83,12 @@ def test_sums_go_on_with_the_state(data, schema):
     assert set(times) < set(found)
     with loader_of(data, schema) as loader, pytest.raises(ValueError, match="not the sums of a loader"):
         loader.restore_totals({"rows": 1})
+    with loader_of(data, schema) as loader:
+        right = loader.totals()
+        for wrong in ("3", None, True, [1.0]):
+            with pytest.raises(ValueError, match="not the sums of a loader: span_s is"):
+                loader.restore_totals({**dict.fromkeys(right, 7), "span_s": wrong})
+            assert loader.totals() == right
 
 
 RESUME = """

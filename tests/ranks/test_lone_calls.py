@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 import headrace
 from headrace.indexer.exchange import watch
 from headrace.indexer.exchange.errors import RankLeftError, RankStandstillError, RankTimeoutError
-from headrace.indexer.exchange.simulated import run_ranks
+from headrace.indexer.exchange.simulated import SimulatedTransport, run_ranks
 from tests.support.criteo_text import write_lines
 from tests.support.launch import mpirun, torchrun
 from tests.support.lone_calls_program import Run
@@ -196,3 +197,29 @@ def test_a_rank_that_failed_says_so():
             communicator.barrier()
 
     run_ranks(2, other)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (3, "has failed with SystemExit: 3"),
+        ("no data", "has failed with SystemExit: no data"),
+        (True, "has failed with SystemExit: True"),
+        (0, "has closed its communicator"),
+        (None, "has closed its communicator"),
+    ],
+)
+def test_a_program_that_exits_with_an_error_has_failed(code, said, monkeypatch):
+    ended = []
+    monkeypatch.setattr(SimulatedTransport, "end_all", lambda transport: ended.append(transport.rank))
+
+    def work(communicator):
+        if communicator.rank == 1:
+            with pytest.raises(SystemExit), communicator:
+                sys.exit(code)
+            return
+        with pytest.raises(RankLeftError, match=f"but rank 1 {said}"):
+            communicator.barrier()
+
+    run_ranks(2, work)
+    assert ended == [1] * said.startswith("has failed")

@@ -68,6 +68,7 @@ def test_the_same_figures_under_both_launchers_and_after_a_resume(options, progr
     assert found["bytes_sent"] > 100_000
     assert saved(two) == ["0/21", "1/21"]
 
+    (two / "checkpoint" / "0" / "25").mkdir()  # as if the job had been killed when one rank alone had saved
     found = report_of(mpirun(2, program, *options, "--out", str(two), "--resume"), two)  # what the others saved
     assert (found["ranks"], found["steps"]) == (2, 32)
     assert [epoch["rows"] for epoch in found["epochs"]] == [ROWS - 5 * BATCH]

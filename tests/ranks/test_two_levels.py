@@ -27,8 +27,19 @@ def reference(data):
 
 @pytest.mark.parametrize(("size", "node_size"), [(2, 2), (4, 2), (6, 3), (4, 4)])
 def test_fifty_steps(data, reference, size, node_size):
-    parts = run_ranks(size, lambda c: train(data, c, batch_size=GLOBAL_BATCH // size, node_size=node_size))
-    assert_equal_to_reference(parts, reference)
+    def parts_of(**options):
+        work = lambda c: train(data, c, batch_size=GLOBAL_BATCH // size, node_size=node_size)  # noqa: E731
+        return run_ranks(size, work, **options)
+
+    shared, messages = parts_of(), parts_of(shared_memory=False)
+    assert_equal_to_reference(shared, reference)
+    for one, other in zip(shared, messages, strict=True):
+        assert one["rows"].keys() == other["rows"].keys()
+        assert all(one["rows"][key].tobytes() == row.tobytes() for key, row in other["rows"].items())
+        assert one["bytes_sent"].pop("node_bells") > 0
+        for counts in (one["bytes_sent"], other["bytes_sent"]):
+            assert counts.pop("node_memory") > 0  # each finds out what the other has
+        assert one["bytes_sent"] == other["bytes_sent"]
 
 
 def test_with_hot_rows_arenas_and_two_layouts(data):

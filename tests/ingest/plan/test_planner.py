@@ -473,6 +473,19 @@ def test_native_equals_twin_with_many_rows(window: int, capacity: int) -> None:
     compare_on_stream(skewed(9, 24, 90, 1 << 40), window, capacity)
 
 
+@pytest.mark.parametrize("window", [12, 40])
+def test_victims_are_used_sooner_and_sooner(window: int) -> None:
+    """Batches grow, so that rows must leave whose next use was too near to be listed when they were used."""
+    batches = [batch[: 10 + step] for step, batch in enumerate(skewed(4, 90, 100, 400))]
+    compare_on_stream(batches, window, max(map(len, batches)) + 20)
+
+
+def test_an_empty_batch_at_the_end_of_the_ring() -> None:
+    """What is written past the codes of the last batch must not be the first code of the oldest one."""
+    batches = [rows(5, 2), rows(1, 5, 0), rows(), rows(5, 0, 1), rows(2, 4)]
+    compare_on_stream(batches, 3, 7)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("window", "capacity"), SHAPES)
 def test_native_equals_twin_on_long_streams(window: int, capacity: int) -> None:

@@ -1,4 +1,4 @@
-// Many lists of slots that grow and are emptied all the time, in chunks of one pool.
+// Many lists of cells that grow and are emptied all the time, in chunks of one pool.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace headrace::plan {
 
 // The pool is one array of words, a chunk CHUNK of them (four lines of the cache). Which chunk follows which stands in
 // a small array of its own, so that nobody waits for the memory to learn it, and the chunks of a list go back in O(1).
-class SlotLists {
+class CellLists {
   public:
     struct List {
         uint32_t first = NONE;  // chunk
@@ -21,10 +21,13 @@ class SlotLists {
 
     size_t nbytes() const { return (words_.capacity() + next_.capacity()) * sizeof(uint32_t); }
     static bool empty(const List& list) { return list.first == NONE; }
+    static size_t size(const List& list) {
+        return empty(list) ? 0 : (list.chunks - 1) * size_t{CHUNK} + list.cursor - last_of(list) * size_t{CHUNK};
+    }
 
-    // Room for so many slots more in any of `lists` lists: `append` does not allocate then.
-    void reserve(size_t slots, size_t lists) {
-        const size_t needed = slots / CHUNK + lists;
+    // Room for so many cells more in any of `lists` lists: `append` does not allocate then.
+    void reserve(size_t cells, size_t lists) {
+        const size_t needed = cells / CHUNK + lists;
         if (needed <= free_count_) return;
         const size_t before = next_.size(), least = before + needed - free_count_;
         const size_t after = least > 2 * before ? least : 2 * before;
@@ -37,9 +40,9 @@ class SlotLists {
         free_count_ += after - before;
     }
 
-    void append(List& list, uint32_t slot) {
+    void append(List& list, uint32_t cell) {
         if (list.cursor % CHUNK == 0) extend(list);
-        words_[list.cursor++] = slot;
+        words_[list.cursor++] = cell;
     }
 
     // Empties the list into `out`; returns how many there were.
