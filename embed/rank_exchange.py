@@ -396,9 +396,10 @@ class RankExchange:
         self._apply_deferred(put_off)
         return now, self.hot.reduce(step, grads)
 
-    def settle(self) -> None:
-        """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too."""
-        self._send_deferred()
+    def settle(self, why: str = "") -> None:
+        """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too;
+        `why`, for the error where some do not."""
+        self._send_deferred(why)
         put_off, self._deferred = self._deferred, []
         self._apply_deferred(put_off)
 
@@ -407,12 +408,13 @@ class RankExchange:
             rows, total = one.total(self._threads)
             self._update(g, owned_keys(one.owned).take(rows), total, rule, None)
 
-    def _send_deferred(self) -> None:
+    def _send_deferred(self, why: str = "") -> None:
         """Begin to send the gradients that were put off: behind the late rows of the next step, which are waited for,
         since what is sent to a rank travels in order."""
         unsent, self._unsent = self._unsent, []
         for g, group, own, part, step, rule in unsent:
-            coming = self._post_gradients(self._channel("deferred", step), group, own, part, _gradients_of(step))
+            what = f"{_gradients_of(step)}{why}"
+            coming = self._post_gradients(self._channel("deferred", step), group, own, part, what)
             self._deferred.append((g, coming, rule))
 
     def _post_gradients(

@@ -31,19 +31,20 @@ def agree_to_save(stage: EmbeddingStage, path: Path, model: torch.nn.Module, ste
     if ranks is None or ranks.world_size == 1:
         return
     channel, what = ranks.channel("saves"), "save_run"
-    agree(channel, {"step": step}, what, wrong="save_run is called differently on the ranks")
-    # Of nodes, too: the same path may be one folder of a file system that they share, and no node can tell.
-    place = os.fsencode(os.path.realpath(path))
-    places = channel.all_gather_bytes(place, what, limit=_PLACE_LIMIT)
-    same = [rank for rank, other in enumerate(places) if other == place]
-    if len(same) > 1:
-        raise ValueError(
-            f"ranks {', '.join(map(str, same))} save to one folder, {path}: each rank has rows of its own and needs a "
-            'folder of its own, as f"{path}/{ranks.rank}"'
-        )
-    parameters = list(model.parameters())
-    compare(ranks, channel, parameters, not_compared(ranks, parameters), what)
-    ranks.activity.did(f"save_run as of step {step}")
+    with channel.sole_use(what):
+        agree(channel, {"step": step}, what, wrong="save_run is called differently on the ranks")
+        # Of nodes, too: the same path may be one folder of a file system that they share, and no node can tell.
+        place = os.fsencode(os.path.realpath(path))
+        places = channel.all_gather_bytes(place, what, limit=_PLACE_LIMIT)
+        same = [rank for rank, other in enumerate(places) if other == place]
+        if len(same) > 1:
+            raise ValueError(
+                f"ranks {', '.join(map(str, same))} save to one folder, {path}: each rank has rows of its own and "
+                'needs a folder of its own, as f"{path}/{ranks.rank}"'
+            )
+        parameters = list(model.parameters())
+        compare(ranks, channel, parameters, not_compared(ranks, parameters), what)
+        ranks.activity.did(f"save_run as of step {step}")
 
 
 def check_part(saved: Any, stage: EmbeddingStage, path: Path, step: int) -> None:

@@ -53,6 +53,11 @@ from headrace.ingest.step_plan import StepPlan
 
 _THIS_BATCH = "this batch"
 
+_TO_READ_ROWS = (
+    " that were put off, before rows are read (all ranks call flush, lookup_rows, state_dict, export_table and what "
+    "else reads rows, at the same place)"
+)
+
 OVERLAP = True
 """Whether a thread moves the rows of an arena, if not said."""
 
@@ -389,7 +394,11 @@ class EmbeddingStage(torch.nn.Module):
             )
 
     def flush(self) -> None:
-        """Make `stores` hold the newest of every row; changes no residency."""
+        """Make `stores` hold the newest of every row; changes no residency.
+
+        Over ranks it is called on all of them at the same place, as is all that reads or writes rows between steps
+        (:meth:`lookup_rows`, :meth:`state_dict`, ``export_table``): the gradients that were put off travel first.
+        """
         self._settle()
         self._residency.flush()
 
@@ -411,19 +420,22 @@ class EmbeddingStage(torch.nn.Module):
         self._residency.close(check_number("timeout_s", timeout_s))
 
     def lookup_rows(self, group: int, locations: U64, ids: U64, tables: U32, missing: Bool) -> F32:
-        """Newest rows float32 [n, dim + state] of a group; ABSENT or never written: as the row would start."""
+        """Newest rows float32 [n, dim + state] of a group; ABSENT or never written: as the row would start. Over ranks
+        those that this rank owns; called on all ranks, see :meth:`flush`."""
         self.flush()
         out = np.empty((len(locations), self.stores[group].width), np.float32)
         self.stores[group].read(locations, ids, tables, missing, out, threads=self._threads)
         return out
 
     def read_vectors(self, group: int, keys: RowKeys) -> F32:
-        """Newest vectors float32 [n, dim] of rows of a group; ABSENT or never written: as the row would start."""
+        """Newest vectors float32 [n, dim] of rows of a group; ABSENT or never written: as the row would start. Over
+        ranks called on all of them, see :meth:`flush`."""
         self._settle()
         return read_vectors(self._residency.source(group, keys, None), self._threads)
 
     def write_rows(self, group: int, keys: RowKeys, rows: F32) -> None:
-        """Replace rows, each once, by `rows` float32 [n, dim + state], wherever they are."""
+        """Replace rows, each once, by `rows` float32 [n, dim + state], wherever they are. Over ranks called on all of
+        them, see :meth:`flush`."""
         self._settle()
         if rows.shape != (len(keys.locations), self.stores[group].width):
             raise ValueError(f"rows of shape {rows.shape} for {len(keys.locations)} of {self.stores[group].width}")
@@ -455,7 +467,8 @@ class EmbeddingStage(torch.nn.Module):
         """Copies of the written rows: ``locations_g`` uint64 [n] ascending and ``rows_g`` float32 [n, dim + state] of
         each group g.
 
-        With `committed`, only rows at these locations. Whose rows they are is told by the index's snapshot.
+        With `committed`, only rows at these locations. Whose rows they are is told by the index's snapshot. Over ranks
+        those that this rank owns; called on all ranks, see :meth:`flush`.
         """
         self.flush()
         state: dict[str, Array] = {}
@@ -508,7 +521,8 @@ class EmbeddingStage(torch.nn.Module):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """All that training on needs beside the index; see :func:`~headrace.embed.stage_state.stage_state`.
 
-        Called by a model that contains the stage: nothing, see the class.
+        Called by a model that contains the stage: nothing, see the class. Over ranks it has the rows that this rank
+        owns, and is called on all ranks, see :meth:`flush`.
         """
         if args or kwargs.get("destination") is not None or kwargs.get("prefix"):
             nested: dict[str, Any] = super().state_dict(*args, **kwargs)
@@ -638,7 +652,7 @@ class EmbeddingStage(torch.nn.Module):
         """Over ranks: make the updates that were put off until the step to come."""
         self._check_whole()
         if self._exchange is not None:
-            self._exchange.settle()
+            self._exchange.settle(_TO_READ_ROWS)
 
     def _settle_to_load(self) -> None:
         """:meth:`_settle`, also where the rows are no good."""

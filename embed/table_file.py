@@ -82,7 +82,10 @@ def import_table(stage: EmbeddingStage, index: FindsRows, table: str, source: pa
 
 def export_table(stage: EmbeddingStage, index: FindsRows, table: str, path: str | os.PathLike[str]) -> int:
     """Write the newest vectors of all rows of `table` that the index knows, by location, to a Parquet file with the
-    columns `id` uint64, `missing` bool and `vector`; the number of rows. The file appears whole or not at all."""
+    columns `id` uint64, `missing` bool and `vector`; the number of rows. The file appears whole or not at all.
+
+    Over ranks each writes the rows that it owns, to a file of its own; all ranks call it, at the same place.
+    """
     _check_arguments(stage, index, table)
     groups = group_of_tables(stage.schema)
     if table not in groups:

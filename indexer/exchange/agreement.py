@@ -46,6 +46,11 @@ def agree(channel: Channel, facts: Mapping[str, object], what: str, *, wrong: st
     with `wrong` and names each fact that differs, and its value on each rank. `what` is what all ranks do here: for the
     error where one does not come, or does something else that all do together.
     """
+    with channel.sole_use(what):
+        _agree(channel, facts, what, wrong)
+
+
+def _agree(channel: Channel, facts: Mapping[str, object], what: str, wrong: str) -> None:
     mine = {name: _told(value) for name, value in facts.items()}
     told = channel.all_gather_bytes(json.dumps([what, mine]).encode(), what, limit=_FACTS_LIMIT)
     calls, ranks = [call for call, _ in map(_read, told)], [rank for _, rank in map(_read, told)]

@@ -20,6 +20,7 @@ from headrace.indexer.exchange.errors import (
     RankStandstillError,
     RankTimeoutError,
 )
+from headrace.indexer.exchange.sole_use import SoleUse
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
 from headrace.indexer.exchange.watch import Watch
 
@@ -69,13 +70,26 @@ class Posts(Protocol):
 class Posted:
     """Messages under way. Their arrays must stay as they are until `wait`; an array to fill is whole after it."""
 
-    def __init__(self, channel: Channel, waiting: Waiting, what: str, numbers: dict[int, Numbers]) -> None:
+    def __init__(
+        self, channel: Channel, waiting: Waiting, what: str, numbers: dict[int, Numbers], use: SoleUse | None
+    ) -> None:
         self._channel, self._waiting, self._what, self._numbers = channel, waiting, what, numbers
+        self._use = use  # begun; it ends when this is waited for, or given up
 
     def wait(self) -> None:
         """RankTimeoutError or RankLostError, which name the ranks. Again: nothing."""
         waiting, self._waiting = self._waiting, ()
-        self._channel._wait(waiting, self._what, self._numbers)
+        try:
+            self._channel._wait(waiting, self._what, self._numbers)
+        finally:
+            self._end_use()
+
+    def _end_use(self) -> None:
+        use, self._use = self._use, None
+        if use is not None:
+            use.end()
+
+    __del__ = _end_use
 
 
 class Channel:
@@ -83,7 +97,9 @@ class Channel:
 
     The ranks are those of `members`, which may be some of all; `rank` and peers are positions among them. Traffic and
     errors name them by their numbers among all. Nothing is sent for an empty array. All ranks use a channel in the same
-    order. `post` and `wait` by one thread, or under the caller's own lock; `close` by any.
+    order. `post` and all that is made of it by one thread at a time, else RuntimeError before anything is sent; several
+    calls that belong together are made within ``channel.sole_use(what)``. Where loops share a channel (run 0) it is a
+    thread's from `post` to `wait`. `close` by any.
     """
 
     def __init__(
@@ -107,6 +123,7 @@ class Channel:
         self._watch, self._place, self._ahead = watch, place, ahead
         self._begun = Begun() if watch is None else watch.activity.begun_at(place)
         self._closed = threading.Event()
+        self.sole_use = SoleUse(rank, place.purpose)
 
     def room(self, peer: int, shape: tuple[int, int]) -> F32:
         """An array float32 to be written, and posted."""
@@ -123,9 +140,19 @@ class Channel:
     ) -> Posted:
         """Begin to send and to fill C-contiguous arrays, by peer; peers are visited around the ring. Their bytes are
         counted in `traffic`, if it is given, instead of the channel's own."""
-        counts = self.traffic if traffic is None else traffic
+        with self.sole_use(what):
+            order = turns(self.rank, self.size, ring=ring)
+            return self._post(sends, receives, what, order, self.traffic if traffic is None else traffic)
+
+    def _post(
+        self,
+        sends: Mapping[int, Array],
+        receives: Mapping[int, Array],
+        what: str,
+        order: list[tuple[int, int]],
+        counts: Traffic,
+    ) -> Posted:
         waiting: list[tuple[int, Any]] = []
-        order = turns(self.rank, self.size, ring=ring)
         for _, sender in order:
             if sender in receives and receives[sender].size:
                 data, peer = bytes_of(receives[sender]), self.members[sender]
@@ -139,7 +166,10 @@ class Channel:
                 self._begun.sent[peer] += 1
                 waiting += [(peer, self._lane.send(part, peer)) for part in self._chunks(data)]
         numbers = {peer: self._begun.numbers(peer) for peer, _ in waiting} if self._watch is not None else {}
-        return Posted(self, waiting, what, numbers)
+        use = self.sole_use if self._place.run == 0 else None  # loops share those of run 0
+        if use is not None:
+            use.begin(what)
+        return Posted(self, waiting, what, numbers, use)
 
     def swap(self, sent: Array, to: int, received: Array, sender: int, what: str = "a message") -> None:
         """Send one array and fill another."""
@@ -149,8 +179,9 @@ class Channel:
         self, sends: Sequence[Array], receives: Sequence[Array], what: str = "a message", *, ring: bool = True
     ) -> None:
         """Send ``sends[r]`` to rank r and fill ``receives[r]`` from it; one's own is copied."""
-        receives[self.rank][...] = sends[self.rank]
-        self.post(dict(enumerate(sends)), dict(enumerate(receives)), what, ring=ring).wait()
+        with self.sole_use(what):
+            receives[self.rank][...] = sends[self.rank]
+            self.post(dict(enumerate(sends)), dict(enumerate(receives)), what, ring=ring).wait()
 
     def all_gather(self, row: Array, what: str = "its figures") -> Array:
         """[size, n]: the rows of all ranks, of one length; no rank is past it before all have come."""
@@ -160,9 +191,10 @@ class Channel:
 
     def all_gather_bytes(self, data: bytes, what: str = "its figures", *, limit: int = MESSAGE_LIMIT) -> list[bytes]:
         """The bytes of all ranks; sizes are told first. ValueError for one above `limit`, before memory is taken."""
-        sizes = self.all_gather(np.array([len(data)], np.int64), what)[:, 0]
-        parts = [np.empty(check_size(int(n), limit, r), np.uint8) for r, n in enumerate(sizes)]
-        self.all_to_all([np.frombuffer(data, np.uint8)] * self.size, parts, what)
+        with self.sole_use(what):
+            sizes = self.all_gather(np.array([len(data)], np.int64), what)[:, 0]
+            parts = [np.empty(check_size(int(n), limit, r), np.uint8) for r, n in enumerate(sizes)]
+            self.all_to_all([np.frombuffer(data, np.uint8)] * self.size, parts, what)
         return [part.tobytes() for part in parts]
 
     def all_reduce(self, values: Array, what: str = "its share of a sum") -> Array:
@@ -174,12 +206,13 @@ class Channel:
         ends = np.arange(self.size + 1) * len(flat) // self.size
         parts = [flat[a:b] for a, b in pairwise(ends)]
         mine = np.empty((self.size, len(parts[self.rank])), flat.dtype)
-        self.all_to_all(parts, list(mine), what)
-        total = mine[0].copy()
-        for one in mine[1:]:
-            total += one
-        result = np.empty_like(flat)
-        self.all_to_all([total] * self.size, [result[a:b] for a, b in pairwise(ends)], what)
+        with self.sole_use(what):
+            self.all_to_all(parts, list(mine), what)
+            total = mine[0].copy()
+            for one in mine[1:]:
+                total += one
+            result = np.empty_like(flat)
+            self.all_to_all([total] * self.size, [result[a:b] for a, b in pairwise(ends)], what)
         return result.reshape(values.shape)
 
     def close(self) -> None:

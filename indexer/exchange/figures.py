@@ -18,6 +18,11 @@ def gather_arrays(channel: Channel, array: npt.ArrayLike, what: str) -> list[Arr
     mine = _checked(array, what)
     row = mine.shape[1:]  # of a scalar, too: it is one row, and none of an array
     shape = f"({', '.join(['any', *map(str, row)])})" if mine.ndim else "a scalar's"
+    with channel.sole_use(what):
+        return _gathered(channel, mine, row, shape, what)
+
+
+def _gathered(channel: Channel, mine: Array, row: tuple[int, ...], shape: str, what: str) -> list[Array]:
     agree(channel, {"dtype": mine.dtype, "shape": shape}, what, wrong=f"all_gather of different arrays ({what})")
     lengths = channel.all_gather(np.array([len(mine) if mine.ndim else 1], np.int64), what)[:, 0].tolist()
     row_bytes = int(np.prod(row, dtype=object)) * mine.dtype.itemsize

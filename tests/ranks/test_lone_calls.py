@@ -85,6 +85,40 @@ def test_a_call_of_one_rank_alone(data, call, waits_for):
     run_ranks(2, work, timeout_s=60)
 
 
+def exports(run, out):
+    headrace.export_table(run.stage, run.loader.index, "C1", out)
+
+
+def takes_the_state(run, out):
+    run.stage.state_dict()
+
+
+def begins_an_epoch(run, batch):
+    iter(run.loader)
+
+
+@pytest.mark.parametrize(("read", "others"), [(exports, evaluates), (takes_the_state, begins_an_epoch)])
+def test_rows_that_one_rank_alone_reads(data, read, others, tmp_path, monkeypatch):
+    """Gradients of the step before are put off until all ranks go on; the others are at their next start."""
+    monkeypatch.setattr(watch, "LEFT_GRACE_S", 0.5)
+
+    def work(communicator):
+        run = Run(data, communicator)
+        run.data = data
+        run.steps(4)
+        if communicator.rank == 0:
+            read(run, tmp_path / "C1.parquet")
+        else:
+            others(run, None)
+
+    with pytest.raises(RankStandstillError, match=r"rank . waits for .*; rank . .*neither can go on") as caught:
+        run_ranks(2, work, timeout_s=60)
+    told = str(caught.value)
+    assert "the gradients of step 3 that were put off, before rows are read (all ranks call flush, lookup_rows," in told
+    assert "the start of an epoch" in told
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_batch_that_one_rank_does_not_pass_to_the_stage(data):
     """Its rows would be taken for those of another step, or have another size, at which gloo ends the process."""
 

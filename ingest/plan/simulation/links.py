@@ -32,7 +32,8 @@ class Link:
     def __post_init__(self) -> None:
         for name in ("gbit_per_s", "latency_us", "message_us"):
             value, (least, most) = getattr(self, name), _BOUNDS[name]
-            if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+            is_number = isinstance(value, Real) and not isinstance(value, bool) and value == value
+            if not is_number:
                 raise ValueError(f"{name}={_short(value)} is not a number")
             if not least <= value <= most:  # as they are: an integer may be too long for a float
                 raise ValueError(f"{name}={_short(value)} is not from {least:g} to {most:g}")
