@@ -49,6 +49,8 @@ def place_in_data(pipeline: object, batches: int, *, rows_known: bool) -> str:
     Rows are counted, whatever blocks they were read in (blocks of growing files differ by rank), and `rows_known` says
     whether those read are those handed out.
     """
+    if pipeline is None:
+        return "at its beginning"
     rows = f" ({_rows_behind(pipeline)} rows)" if rows_known else ""
     return f"behind {batches} batches{rows}"
 
