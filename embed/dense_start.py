@@ -25,7 +25,8 @@ _LIMIT = 1 << 26
 
 _REMEDY = (
     "build the model alike on all ranks (torch.manual_seed(0), the same number on all, right before it is built), or "
-    "load one state_dict() on all of them"
+    "load one state_dict() on all of them; if it has trained already, its gradients were not averaged: call "
+    "average_gradients(ranks, model.parameters(), batch) on all ranks before each step"
 )
 
 _seen: weakref.WeakKeyDictionary[Communicator, dict[int, weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()

@@ -28,13 +28,13 @@ class HeldGradients:
     hot: Sequence[F32 | None]
     hot_own: Sequence[I64]
 
-    def total_norm(self, norm_type: float, others: float, channel: Channel) -> float:
+    def total_norm(self, norm_type: float, others: float, channel: Channel, *, max_norm: float) -> float:
         """The norm of the gradients of all ranks' rows together with a norm `others` that is the same on all ranks.
 
         Added up in double precision, in the order of the ranks: the same number on all of them. RuntimeError where
-        `others` differs between ranks.
+        `others`, or what the caller clips by, differs between ranks.
         """
-        mine = np.array([self._part(norm_type), others])
+        mine = np.array([self._part(norm_type), others, max_norm, norm_type])
         told = channel.all_gather(mine, f"the norm of its gradients of step {self.step.step}")
         other = np.flatnonzero(~np.isclose(told[:, 1], told[0, 1], rtol=1e-3, atol=0.0, equal_nan=True)).tolist()
         if other:
@@ -42,6 +42,12 @@ class HeldGradients:
                 f"the norm of the dense gradients on ranks {other} is not that of rank 0 ({told[:, 1].tolist()}): "
                 "average them over the ranks before they are clipped (headrace.average_gradients)"
             )
+        for column, name in ((2, "max_norm"), (3, "norm_type")):
+            if len(set(told[:, column].tolist())) > 1:
+                raise RuntimeError(
+                    f"clip_grad_norm_ with another {name} on each rank ({told[:, column].tolist()}, in the order of "
+                    "the ranks): give all the same"
+                )
         dense = float(told[0, 1])
         if math.isinf(norm_type):
             return float(np.max([*told[:, 0], dense]))  # NaN is not lost

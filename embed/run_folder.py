@@ -83,7 +83,9 @@ def fingerprint(folder: Path) -> str:
 def read_meta(path: Path) -> dict[str, Any]:
     """`meta` of a folder, after all checksums have been verified; CheckpointError names the file that is wrong."""
     if not path.is_dir():
-        raise FileNotFoundError(f"{path} is not a checkpoint folder")
+        raise FileNotFoundError(
+            f"{path} is not a checkpoint folder (over ranks each restores its own, so by as many ranks as saved)"
+        )
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -422,7 +422,10 @@ class DataLoader:
 
     @property
     def rows_handed_out(self) -> int:
-        """Rows of the batches handed out since the loader was made, or since what `restore_totals` goes on from."""
+        """Rows of the batches handed out since the loader was made, or since what `restore_totals` goes on from.
+
+        Rows of padding (``uneven="pad"``) are left out.
+        """
         return self._stats.rows
 
     @property

@@ -99,7 +99,7 @@ class LoaderStats:
         self._last = now
         self._wait_s += wait_s
         self._batches += 1
-        self._rows += batch.num_rows
+        self._rows += batch.num_rows if batch.valid is None else int(batch.valid.sum())
         for group in batch.groups:
             self._ids += group.query_ids.numel()
             self._unique += group.num_unique

@@ -110,3 +110,10 @@ def test_a_norm_that_is_not_finite(data):
 def test_without_a_batch_there_is_nothing_to_clip(data):
     with pytest.raises(RuntimeError, match="no gradients of a batch over ranks"):
         run_ranks(2, lambda c: small_run(c, data, lambda stage, first, second: headrace.clip_grad_norm_(stage, [])))
+
+
+def test_another_max_norm_on_one_rank_is_refused(data):
+    with pytest.raises(
+        RuntimeError, match=r"another max_norm on each rank \(\[0.5, 1.5\], in the order of the ranks\)"
+    ):
+        run_ranks(2, lambda c: clipped(data, c, max_norm=0.5 + c.rank))

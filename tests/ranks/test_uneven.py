@@ -67,6 +67,7 @@ def by_batches(path, sizes):
 def test_padding_changes_no_parameter(files):
     short, padded = over_ranks(files), over_ranks(files, uneven="pad")
     assert [part["seen"] for part in padded] == [[8, 8, 8, 1]] * 3
+    assert [part["handed_out"] for part in padded] == list(ROWS)  # padding is no row
     for one, other in zip(short, padded, strict=True):
         assert one["rows"].keys() == other["rows"].keys()
         assert all((one["rows"][key] == other["rows"][key]).all() for key in one["rows"])

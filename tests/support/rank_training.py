@@ -77,12 +77,14 @@ def train(
                     break
         rows = rows_by_key(schema, loader.index, stage)
         replicas = [] if communicator is None else [part.copy() for part in stage._exchange.hot.rows]
+        handed_out = loader.rows_handed_out
         skipped = sum(node.skipped for node in loader.node_stats())
     dense = [p.detach().numpy().copy() for p in head.parameters()]
     return {
         "rows": rows,
         "dense": dense,
         "seen": rows_seen,
+        "handed_out": handed_out,
         "planned": planned,
         "skipped": skipped,
         "replicas": replicas,
