@@ -48,7 +48,7 @@ def test_what_cannot_be_read(arguments, option, tmp_path, monkeypatch):
     [
         ("ranks_per_node: 0", "links.yaml: ranks_per_node"),
         ("nodes: 3", "links.yaml: a link model: key 'nodes' is unknown; known: ranks_per_node"),
-        ("between: {gbit_per_s: -1}", "links.yaml: between: gbit_per_s=-1 must be above 0"),
+        ("between: {gbit_per_s: -1}", "links.yaml: between: gbit_per_s=-1 is not from 1e-06 to 1e+06"),
         ("a: [", "links.yaml: not plain YAML"),
         ("[1, 2]", "links.yaml: a link model is a mapping"),
     ],
