@@ -144,7 +144,8 @@ class RowBlock:
     row_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        check_type("data", self.data, pa.RecordBatch, "a pyarrow.RecordBatch, as one of table.to_batches()")
+        for part in self.parts:  # not `data`: that would join them
+            check_type("data", part, pa.RecordBatch, "a pyarrow.RecordBatch, as one of table.to_batches()")
         check_type("source", self.source, Source, "a headrace.Source, which tells file and row of each of them")
         if self.source.num_rows != self.num_rows:
             raise ValueError(f"{self.num_rows} rows with the source of {self.source.num_rows}")
