@@ -22,11 +22,6 @@ def launched_ranks() -> int:
     return max(int(os.environ.get(name, "1")) for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
 
 
-def launched_rank() -> int:
-    """Number of this process among them; 0 without a launcher. Does not load MPI."""
-    return max(int(os.environ.get(name, "0")) for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK"))
-
-
 def load_mpi() -> Any:
     """The module ``mpi4py.MPI``. RuntimeError where it, or a runtime, is not installed (mpi4py raises ImportError or
     RuntimeError), or where threads may not all send and receive."""
