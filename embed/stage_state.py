@@ -37,12 +37,26 @@ def load_stage_state(stage: EmbeddingStage, saved: Mapping[str, Any]) -> None:
         raise TypeError(f"a state is a mapping, got {type(saved).__name__}")
     state = dict(saved)
     optimizer, options = state.pop("optimizer", None), state.pop("options", None)
-    if options != stage_options(stage):
-        raise ValueError(f"a state of a stage with {options}, this one has {stage_options(stage)}")
+    _check_options(options, stage_options(stage))
     arrays = {name: _array(name, value) for name, value in state.items()}
     with stage.state_to_load(arrays) as load:
         stage.optimizer().load_state_dict(optimizer)  # checks all before it changes anything
         load()
+
+
+def _check_options(saved: object, present: Mapping[str, Any]) -> None:
+    """ValueError that says what the stage of a state had otherwise."""
+    if not isinstance(saved, Mapping):
+        raise ValueError("not the state of an EmbeddingStage, as stage.state_dict() gives it: it has no 'options'")
+    differing = [name for name, value in present.items() if saved.get(name) != value]
+    if differing:
+        words = [
+            "another schema (columns, labels, tables, dims, optimizers and poolings must be the same)"
+            if name == "schema"  # a digest, which tells nobody anything
+            else f"{name}={saved.get(name)!r}, this one has {name}={present[name]!r}"
+            for name in differing
+        ]
+        raise ValueError(f"the state is of a stage with {'; '.join(words)}")
 
 
 def _array(name: str, value: Any) -> Array:

@@ -571,7 +571,30 @@ class TestCopies:
             use(EmbeddingStage(ONE))
 
 
+def test_freezing_as_torch_does_says_how_it_is_done_here():
+    stage = EmbeddingStage(ONE)
+    assert stage.requires_grad_() is stage
+    with pytest.raises(RuntimeError, match=r"no torch parameters.*frozen=.*stage\.eval\(\)"):
+        stage.requires_grad_(False)
+
+
 class TestState:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: torch.nn.Linear(2, 1).state_dict(), "^not the state of an EmbeddingStage"),
+            (
+                lambda: EmbeddingStage(ONE, seed=3).state_dict(),
+                "^the state is of a stage with seed=3, this one has seed=0$",
+            ),
+            (lambda: EmbeddingStage(MIXED).state_dict(), "^the state is of a stage with another schema [^;]*$"),
+            (lambda: EmbeddingStage(MIXED, seed=3).state_dict(), "another schema .*; seed=3, this one"),
+        ],
+    )
+    def test_the_state_of_another_stage_is_told_in_words(self, make, message):
+        with pytest.raises(ValueError, match=message):
+            EmbeddingStage(ONE).load_state_dict(make())
+
     def test_a_state_dict_warns_once_that_the_rows_are_not_in_it(self):
         model = torch.nn.Sequential(EmbeddingStage(ONE), torch.nn.Linear(2, 1))
         with pytest.warns(UserWarning, match=r"rows are not in state_dict\(\); save the run with headrace\.save_run"):
