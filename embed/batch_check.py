@@ -92,6 +92,11 @@ def _check_fields(group: BatchGroup, number: int, batch: Batch) -> None:
                 f"group {number}: {name} is {_named(field.dtype)} {list(field.shape)}, not {_named(dtype)} "
                 f"[{sizes[counts]}] ({counts}); a batch is passed as the loader gave it"
             )
+        if field.requires_grad:
+            raise ValueError(
+                f"group {number}: {name} need a gradient, which the stage does not give them: pass {name}.detach(); to "
+                "train them weigh the vectors that forward_sequences gives of a feature with pooling 'none'"
+            )
         if not field.is_contiguous():
             raise ValueError(f"group {number}: {name} is not contiguous in memory: pass {name}.contiguous()")
 
