@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def stage_options(stage: EmbeddingStage) -> dict[str, Any]:
-    """What must be the same for rows to be restored, as plain data."""
+    """What must be the same for rows to be restored, as plain data: labels need not, so that a stage for scoring takes
+    the rows of training."""
     return {
         "schema": stage.schema.digest,
+        "schema_of_rows": replace(stage.schema, labels=()).digest,
         "seed": stage.seed,
         "initializer": stage.initializer.to_dict(),
         "table_initializers": {name: one.to_dict() for name, one in sorted(stage.table_initializers.items())},
@@ -48,11 +51,12 @@ def _check_options(saved: object, present: Mapping[str, Any]) -> None:
     """ValueError that says what the stage of a state had otherwise."""
     if not isinstance(saved, Mapping):
         raise ValueError("not the state of an EmbeddingStage, as stage.state_dict() gives it: it has no 'options'")
-    differing = [name for name, value in present.items() if saved.get(name) != value]
+    ignored = "schema" if "schema_of_rows" in saved else "schema_of_rows"  # which older states lack
+    differing = [name for name, value in present.items() if name != ignored and saved.get(name) != value]
     if differing:
         words = [
-            "another schema (columns, labels, tables, dims, optimizers and poolings must be the same)"
-            if name == "schema"  # a digest, which tells nobody anything
+            "another schema (columns, tables, dims, optimizers and poolings must be the same)"
+            if name.startswith("schema")  # a digest, which tells nobody anything
             else f"{name}={saved.get(name)!r}, this one has {name}={present[name]!r}"
             for name in differing
         ]

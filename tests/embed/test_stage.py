@@ -18,7 +18,7 @@ from headrace.embed.arena import PlanError
 from headrace.embed.initializer import Constant, Normal
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage import EmbeddingStage
-from headrace.formats.schema import Schema, Sparse, Table
+from headrace.formats.schema import Label, Schema, Sparse, Table
 
 MIXED = Schema(  # two dims, both optimizers, a shared table, sum, mean, multi-hot; groups interleave
     sparse=(
@@ -579,6 +579,22 @@ def test_freezing_as_torch_does_says_how_it_is_done_here():
 
 
 class TestState:
+    def test_a_stage_for_scoring_takes_the_rows_of_training(self, kit):
+        labelled = replace(ONE, labels=(Label(name="y"),))
+        trained, scoring = EmbeddingStage(labelled, lr=0.5), EmbeddingStage(ONE)
+        batch = kit.make_batch(labelled, {"a": [[5]]}, kit.ToyIndex())
+        train(trained, kit.plan_batches([batch]))
+        scoring.load_state_dict(trained.state_dict())
+        assert scoring.state_arrays()["rows_0"].tolist() == trained.state_arrays()["rows_0"].tolist()
+        assert torch.equal(scoring.eval()(batch), trained.eval()(batch))
+
+    def test_a_state_from_before_is_loaded_where_the_whole_schema_is_the_same(self):
+        state = EmbeddingStage(ONE).state_dict()
+        del state["options"]["schema_of_rows"]
+        EmbeddingStage(ONE).load_state_dict(state)
+        with pytest.raises(ValueError, match="another schema"):
+            EmbeddingStage(replace(ONE, labels=(Label(name="y"),))).load_state_dict(state)
+
     @pytest.mark.parametrize(
         ("make", "message"),
         [
