@@ -29,7 +29,7 @@ struct RowCell {
 // needs nothing written. Links are numbers of uses, counted over the stream modulo 2^32.
 class RowCells {
   public:
-    static constexpr unsigned GROUP_BITS = 3, PAGE_BITS = 3;
+    static constexpr unsigned GROUP_BITS = 3, PAGE_BITS = 5;
     static constexpr uint32_t GROUP = 1u << GROUP_BITS, PAGE = 1u << PAGE_BITS;
     static constexpr size_t MAX_CELLS = size_t{1} << 31;
 
