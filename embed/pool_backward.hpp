@@ -140,7 +140,7 @@ HEADRACE_INLINE void prefetch_terms(const Bags& bags, const Scatter& s, int64_t 
     const int64_t first = OneHot ? bag : bags.offsets[bag];
     const int64_t last = OneHot ? bag + 1 : std::min(bags.offsets[bag + 1], first + kAheadTerms);
     for (int64_t p = first; p < last; ++p) prefetch_row<1, Dim>(s.out + bags.query_ids[p] * s.dim, s.dim);
-    prefetch_row<0, Dim>(s.grad + b * s.stride + bags.columns[f], s.dim);
+    prefetch_row<0, Dim, kReadOnce>(s.grad + b * s.stride + bags.columns[f], s.dim);
 }
 
 // The bags of feature f in output rows [start, stop), after which come those of feature `next` from `next_start` on.
