@@ -221,9 +221,8 @@ struct TableOrder {
 // Tables are shared out over the workers: each row's sum is one thread's. Tables with one feature share no row, and go
 // tile by tile, since the gradients of a tile lie side by side. Within a table positions ascend, since those of one
 // feature do, and features of one table come one after the other.
-inline void pool_backward(const Bags& bags, const Scatter& s, const TableOrder& order, int64_t unique,
+inline void pool_backward(const Bags& bags, const Scatter& s, const TableOrder& order, int64_t unique, bool one_hot,
                           const Workers& workers) {
-    const bool one_hot = is_one_hot(bags.offsets, bags.rows * bags.features, workers);
     // Bags of many ids: rows are added to many times, and those of one table may stay in cache.
     const int64_t tile = has_many_ids(bags) ? bags.rows : kBackwardTile;
     const int64_t parts = workers.threads * (one_hot ? 1 : kUnevenParts);  // fewer read longer runs of the gradient
