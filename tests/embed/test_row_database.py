@@ -214,6 +214,7 @@ class TestRefusals:
             ({"items": np.ones((1, 2), np.float32)}, r"float32 \[1, 2\], not float32 \[2, 2\]"),
             ({"items": np.ones((2, 3), np.float32)}, r"float32 \[2, 3\], not"),
             ({"items": np.ones((2, 2))}, r"float64 \[2, 2\], not"),
+            ({"items": [[1.0, 2.0], [3.0]]}, "^table 'items': gradients that are no array: "),
             ({"users": np.ones((2, 3), np.float32)}, "'users', of which the ticket has no ids"),
             ({"items": np.ones((2, 2), np.float32), "zzz": 1}, "'zzz', of which"),
         ],
