@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 F32 = npt.NDArray[np.float32]
@@ -20,5 +21,25 @@ Array = npt.NDArray[Any]
 
 def host_array(tensor: Tensor) -> Array:
     """The tensor as a contiguous array in host memory: a view where it is that already."""
-    array: Array = tensor.detach().cpu().contiguous().numpy()
+    array: Array = tensor.detach().cpu().contiguous().resolve_neg().numpy()
     return array
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """A gradient on the host whose values stand in memory, each as it is: autograd also hands over sparse ones, and
+    ones that are to be negated when they are read. The tensor itself where it is that already."""
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return dense.resolve_neg()
+
+
+def array_of(what: str, values: Any) -> Array:
+    """`values`, a tensor or whatever NumPy takes, as an array. TypeError that begins with `what` for those that are no
+    plain array: of a type that NumPy lacks, sparse, without memory, masked."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{what} in a masked array, whose mask nobody looks at: pass values.filled(..) or values.data")
+    try:
+        if isinstance(values, Tensor):
+            return host_array(values)
+        return np.asarray(values)
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"{what} that are no plain array: {error}") from error

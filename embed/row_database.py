@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from headrace.embed.arrays import F32, I64, U64, Bool, host_array
+from headrace.embed.arrays import F32, I64, U64, Bool, array_of, host_array
 from headrace.embed.finite import first_not_finite, key_name
 from headrace.embed.key_lookup import FindsRows, TableIds, TableRows, check_finds_rows, check_ids, find_rows
 from headrace.embed.stage import EmbeddingStage
@@ -207,7 +207,7 @@ class RowDatabase:
 
 def _array(name: str, values: Any) -> Any:
     if not isinstance(values, torch.Tensor):
-        return np.asarray(values)
+        return array_of(f"table {name!r}: gradients", values)
     if values.dtype == torch.bfloat16:  # which NumPy has not
         raise ValueError(f"table {name!r}: gradients of torch.bfloat16, not float32: pass gradients.float()")
     try:
@@ -233,7 +233,7 @@ def _where(ticket: RowTicket, name: str, unique: int) -> str:
 def _check_mask(name: str, mask: Any, count: int) -> Bool | None:
     if mask is None:
         return None
-    array = np.asarray(mask)
+    array = array_of(f"table {name!r}: missing values", mask)
     if array.dtype != np.bool_ or array.shape != (count,):
         raise ValueError(f"table {name!r}: missing is {array.dtype} {list(array.shape)}, not bool [{count}]")
     return np.ascontiguousarray(array)

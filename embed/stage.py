@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler, which takes seconds
 
 from headrace.embed._threads import Threads
 from headrace.embed.arguments import check_integer, check_number
@@ -262,6 +262,7 @@ class EmbeddingStage(torch.nn.Module):
     def output_dim(self) -> int:
         return self.layout.output_dim
 
+    @_disable_dynamo  # in a compiled model too
     def forward(self, batch: Batch) -> Tensor:
         """Pooled features float32 [B, output_dim] in schema order; sequence features have no columns."""
         check_type("batch", batch, Batch, BATCH)
@@ -281,6 +282,7 @@ class EmbeddingStage(torch.nn.Module):
         parts: tuple[Tensor, ...] = pooled.split(list(dims.values()), dim=1)  # type: ignore[no-untyped-call]
         return dict(zip(dims, parts, strict=True))
 
+    @_disable_dynamo  # in a compiled model too
     def forward_sequences(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """(values float32 [n, dim], offsets int64 [B + 1]) of each sequence feature (pooling none), unweighted.
 
@@ -308,6 +310,7 @@ class EmbeddingStage(torch.nn.Module):
         gradients of its forwards, and of batches before it since the last step, add up.
         """
         check_type("batch", batch, Batch, BATCH)
+        self._check_whole()
         last = self._last
         if last is not None and batch.plan is not None and _is_split(last.batch.plan, batch.plan):
             raise RuntimeError(
@@ -496,12 +499,21 @@ class EmbeddingStage(torch.nn.Module):
         the rest, and `also`, which belongs to it. Without it nothing changes."""
         self._settle_to_load()
         self.check_state_arrays(state)
+        over: list[None] = []
+
+        def load() -> None:
+            if over:
+                raise RuntimeError("a state is loaded once, within the block that it was prepared for")
+            over.append(None)
+            self._replace_rows(replace, also)
+
         with ExitStack() as room:
-            replace = []
+            replace: list[Callable[[], None]] = []
+            room.callback(over.append, None)
             for g, store in enumerate(self.stores):
                 room.callback(store.drop_prepared)
                 replace.append(store.prepare(state[f"locations_{g}"], state[f"rows_{g}"]))
-            yield partial(self._replace_rows, replace, also)
+            yield load
 
     def _replace_rows(self, replace: Sequence[Callable[[], None]], also: Callable[[], None]) -> None:
         self._half_done = "loading a state"
@@ -628,7 +640,7 @@ class EmbeddingStage(torch.nn.Module):
                 f"the gradients of {self._pending.num_batches} batches wait for a step, and no row was trained since: "
                 "call stage.step(batch) (or stage.optimizer().step()) after backward",
                 UserWarning,
-                stacklevel=6,  # through torch.nn.Module
+                stacklevel=8,  # through torch.nn.Module and what keeps its compiler out
             )
 
     def _check_no_gradients_over_ranks(self) -> None:

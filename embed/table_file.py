@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from headrace.embed.arrays import F32, Array, Bool, host_array
+from headrace.embed.arrays import F32, Array, Bool, array_of
 from headrace.embed.finite import first_not_finite
 from headrace.embed.key_lookup import FindsRows, TableIds, check_finds_rows, check_ids, find_rows, group_of_tables
 from headrace.embed.row_keys import RowKeys
@@ -43,11 +43,11 @@ def import_rows(
     owner, array = f"table {table!r}", check_ids(table, ids)
     if table not in group_of_tables(stage.schema):
         raise ValueError(f"{owner} is not in the schema; its tables: {', '.join(group_of_tables(stage.schema))}")
-    mask = np.zeros(len(array), np.bool_) if missing is None else np.asarray(missing)
+    mask = np.zeros(len(array), np.bool_) if missing is None else array_of(f"{owner}: missing values", missing)
     if mask.dtype != np.bool_ or mask.shape != array.shape:
         raise ValueError(f"{owner}: missing is {mask.dtype} {list(mask.shape)}, not bool [{len(array)}]")
     group = group_of_tables(stage.schema)[table]
-    values = _check_vectors(owner, _as_array(vectors), (len(array), stage.layout.groups[group].dim))
+    values = _check_vectors(owner, _as_array(owner, vectors), (len(array), stage.layout.groups[group].dim))
     bad = first_not_finite(values)
     if bad is not None:
         raise ValueError(f"{owner}: the vector of {_name(array, mask, bad)} (position {bad}) is not finite in float32")
@@ -193,10 +193,10 @@ def _matrix(column: pa.Array) -> Array:
     return matrix
 
 
-def _as_array(vectors: Any) -> Array:
-    if not isinstance(vectors, torch.Tensor):
-        return np.asarray(vectors)
-    return host_array(vectors.float() if vectors.dtype == torch.bfloat16 else vectors)  # NumPy has no bfloat16
+def _as_array(owner: str, vectors: Any) -> Array:
+    if isinstance(vectors, torch.Tensor) and vectors.dtype == torch.bfloat16:  # which NumPy has not
+        vectors = vectors.float()
+    return array_of(f"{owner}: vectors", vectors)
 
 
 def _check_vectors(owner: str, vectors: Array, shape: tuple[int, int]) -> F32:
