@@ -10,12 +10,16 @@ from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, U8, U32
 
 def check_bags(
-    query_ids: I64, offsets: I64, positions: I64, position_offsets: I64, threads: Threads | None = None
-) -> None:
-    """Raise IndexError or ValueError unless the kernels below stay inside their arrays."""
-
-def is_one_hot(offsets: I64) -> bool:
-    """Whether every bag has exactly one id."""
+    query_ids: I64,
+    offsets: I64,
+    positions: I64,
+    position_offsets: I64,
+    feature_tables: U32,
+    unique_tables: U32,
+    threads: Threads | None = None,
+) -> bool:
+    """Whether every bag has exactly one id. IndexError or ValueError unless the kernels below stay inside their arrays
+    and each id is a row of its feature's table: `feature_tables` uint32 [F], `unique_tables` uint32 [U]."""
 
 def pool_forward(
     source: RowSource,
@@ -26,16 +30,14 @@ def pool_forward(
     mean: U8,
     out: F32,
     threads: Threads | None = None,
+    *,
+    one_hot: bool = False,
 ) -> None:
     """Pool the rows of `source` into the columns of the pooled features of out [B, stride].
 
-    Call `check_bags` before; `source` must have as many rows as the query ids were checked for.
+    Call `check_bags` before, which says whether bags are `one_hot` (False is right for any); `source` must have as many
+    rows as the query ids were checked for.
     """
-
-def check_tables(
-    query_ids: I64, offsets: I64, feature_tables: U32, unique_tables: U32, threads: Threads | None = None
-) -> None:
-    """Raise ValueError if a feature's id is a row of another table. Call `check_bags` before."""
 
 def pool_backward(
     grad: F32,
@@ -50,12 +52,14 @@ def pool_backward(
     seen: U8,
     out: F32,
     threads: Threads | None = None,
+    *,
+    one_hot: bool = False,
 ) -> None:
     """Fill out [U, dim] from grad [B, D]: the sum over the occurrences of each row in `features`. The values of a row
     of `grad` lie side by side, its rows at any distance; else ValueError.
 
     `features` are listed table after table, table k from starts[k] on; the first `single` tables have one feature.
-    `seen` uint8 [U] is scratch, 0 on entry. Call `check_bags` and `check_tables` before.
+    `seen` uint8 [U] is scratch, 0 on entry. `check_bags` before, as for `pool_forward`.
     """
 
 def segment_sum(

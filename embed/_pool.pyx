@@ -16,11 +16,25 @@ cdef extern from "bag_checks.hpp" namespace "headrace" nogil:
         int64_t features
         int64_t rows
 
-    bint offsets_are_sound(const int64_t*, int64_t, int64_t, const Workers&) except +
+    cdef cppclass FeatureIds:
+        const int64_t* query_ids
+        const int64_t* offsets
+        int64_t features
+        int64_t rows
+        const uint32_t* feature_tables
+        const uint32_t* unique_tables
+        int64_t unique
+
+    cdef enum OffsetsKind:
+        kUnsound
+        kSound
+        kOneHot
+
+    OffsetsKind kind_of_offsets(const int64_t*, int64_t, int64_t, const Workers&) except +
     int64_t first_outside(const int64_t*, int64_t, int64_t, const Workers&) except +
     int64_t first_above(const int64_t*, int64_t, int64_t)
-    bint c_is_one_hot "headrace::is_one_hot"(const int64_t*, int64_t, const Workers&) except +
-    int64_t first_of_other_table(const Bags&, const uint32_t*, const uint32_t*, const Workers&) except +
+    bint all_ids_are_sound(const FeatureIds&, int64_t, const Workers&) except +
+    int64_t first_of_other_table(const FeatureIds&, int64_t)
 
 
 cdef extern from "pool.hpp" namespace "headrace" nogil:
@@ -44,7 +58,7 @@ cdef extern from "pool_backward.hpp" namespace "headrace" nogil:
         int64_t single
 
     void c_pool_backward "headrace::pool_backward"(
-        const Bags&, const Scatter&, const TableOrder&, int64_t, const Workers&
+        const Bags&, const Scatter&, const TableOrder&, int64_t, bint, const Workers&
     ) except +
 
     cdef cppclass Segments:
@@ -74,29 +88,61 @@ cdef Workers _workers(Threads threads) noexcept:
 
 def check_bags(
     const int64_t[::1] query_ids, const int64_t[::1] offsets, const int64_t[::1] positions,
-    const int64_t[::1] position_offsets, Threads threads=None,
+    const int64_t[::1] position_offsets, const uint32_t[::1] feature_tables, const uint32_t[::1] unique_tables,
+    Threads threads=None,
 ):
     cdef int64_t nnz = query_ids.shape[0], unique = position_offsets.shape[0] - 1, bad
     cdef Workers workers = _workers(threads)
-    if not _are_sound(offsets, nnz, workers):
+    cdef OffsetsKind kind = _kind_of(offsets, nnz, workers)
+    if kind == kUnsound:
         raise ValueError(f"offsets do not run from 0 to {nnz} without falling")
-    if not _are_sound(position_offsets, positions.shape[0], workers):
+    if _kind_of(position_offsets, positions.shape[0], workers) == kUnsound:
         raise ValueError(f"position_offsets do not run from 0 to {positions.shape[0]} without falling")
-    bad = _first_outside(query_ids, unique, workers)
-    if bad >= 0:
-        raise IndexError(f"query id {query_ids[bad]} at position {bad} is outside {unique} unique rows")
     bad = _first_outside(positions, nnz, workers)
     if bad >= 0:
         raise IndexError(f"position {positions[bad]} is outside {nnz} ids")
+    _check_ids(query_ids, offsets, unique, feature_tables, unique_tables, workers)
+    return kind == kOneHot
 
 
-cdef bint _are_sound(const int64_t[::1] offsets, int64_t nnz, Workers workers) except *:
-    cdef bint sound
+cdef OffsetsKind _kind_of(const int64_t[::1] offsets, int64_t nnz, Workers workers) except *:
+    cdef OffsetsKind kind
     if offsets.shape[0] == 0:
-        return False
+        return kUnsound
     with nogil:
-        sound = offsets_are_sound(&offsets[0], offsets.shape[0] - 1, nnz, workers)
-    return sound
+        kind = kind_of_offsets(&offsets[0], offsets.shape[0] - 1, nnz, workers)
+    return kind
+
+
+cdef int _check_ids(
+    const int64_t[::1] query_ids, const int64_t[::1] offsets, int64_t unique, const uint32_t[::1] feature_tables,
+    const uint32_t[::1] unique_tables, Workers workers,
+) except -1:
+    cdef FeatureIds ids
+    cdef bint sound
+    cdef int64_t bad, nnz = query_ids.shape[0]
+    ids.features = feature_tables.shape[0]
+    ids.rows = (offsets.shape[0] - 1) // ids.features if ids.features else 0
+    if ids.rows * ids.features != offsets.shape[0] - 1:
+        raise ValueError(f"{offsets.shape[0] - 1} bags for {ids.features} features")
+    if unique_tables.shape[0] != unique:
+        raise ValueError(f"{unique_tables.shape[0]} tables for {unique} unique rows")
+    if nnz == 0:
+        return 0
+    ids.query_ids = &query_ids[0]
+    ids.offsets = &offsets[0]
+    ids.feature_tables = &feature_tables[0]
+    ids.unique_tables = &unique_tables[0] if unique else NULL
+    ids.unique = unique
+    with nogil:
+        sound = all_ids_are_sound(ids, nnz, workers)
+    if sound:
+        return 0
+    bad = _first_outside(query_ids, unique, workers)
+    if bad >= 0:
+        raise IndexError(f"query id {query_ids[bad]} at position {bad} is outside {unique} unique rows")
+    bad = first_of_other_table(ids, nnz)
+    raise ValueError(f"query id {query_ids[bad]} at position {bad} is a row of another table than its feature's")
 
 
 cdef int64_t _first_outside(const int64_t[::1] values, int64_t limit, Workers workers) except -2:
@@ -108,13 +154,9 @@ cdef int64_t _first_outside(const int64_t[::1] values, int64_t limit, Workers wo
     return bad
 
 
-def is_one_hot(const int64_t[::1] offsets):
-    return c_is_one_hot(&offsets[0], offsets.shape[0] - 1, _workers(None))
-
-
 cdef Bags _bags(
     const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
-    const int64_t[::1] columns, const uint8_t[::1] mean,
+    const int64_t[::1] columns, const uint8_t[::1] mean, bint one_hot,
 ) except *:
     cdef Bags bags
     bags.features = columns.shape[0]
@@ -123,6 +165,8 @@ cdef Bags _bags(
         raise ValueError(f"{offsets.shape[0] - 1} bags for {bags.features} features")
     if weights is not None and weights.shape[0] != query_ids.shape[0]:
         raise ValueError(f"{weights.shape[0]} weights for {query_ids.shape[0]} ids")
+    if one_hot and query_ids.shape[0] != bags.rows * bags.features:
+        raise ValueError(f"{query_ids.shape[0]} ids for {bags.rows * bags.features} bags of one id each")
     bags.query_ids = &query_ids[0] if query_ids.shape[0] else NULL
     bags.offsets = &offsets[0]
     bags.weights = &weights[0] if weights is not None and weights.shape[0] else NULL
@@ -133,16 +177,16 @@ cdef Bags _bags(
 
 def pool_forward(
     RowSource source not None, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
-    const int64_t[::1] columns, const uint8_t[::1] mean, float[:, ::1] out, Threads threads=None,
+    const int64_t[::1] columns, const uint8_t[::1] mean, float[:, ::1] out, Threads threads=None, *,
+    bint one_hot=False,
 ):
     cdef int64_t f, dim = source.dim, stride = out.shape[1]
     cdef Bags bags
     cdef const float** rows
     cdef Workers workers = _workers(threads)
-    cdef bint one_hot
     if columns.shape[0] == 0:
         return
-    bags = _bags(query_ids, offsets, weights, columns, mean)
+    bags = _bags(query_ids, offsets, weights, columns, mean, one_hot)
     if bags.rows != out.shape[0]:
         raise ValueError(f"{bags.rows} rows of bags for {out.shape[0]} rows of output")
     for f in range(bags.features):
@@ -153,35 +197,15 @@ def pool_forward(
     rows = source.begin(workers)
     try:
         with nogil:
-            one_hot = weights is None and c_is_one_hot(bags.offsets, bags.rows * bags.features, workers)
-            c_pool_forward(bags, rows, dim, &out[0, 0], stride, one_hot, workers)
+            c_pool_forward(bags, rows, dim, &out[0, 0], stride, one_hot and bags.weights == NULL, workers)
     finally:
         source.end()
-
-
-def check_tables(
-    const int64_t[::1] query_ids, const int64_t[::1] offsets, const uint32_t[::1] feature_tables,
-    const uint32_t[::1] unique_tables, Threads threads=None,
-):
-    cdef Workers workers = _workers(threads)
-    cdef Bags bags
-    cdef int64_t bad
-    if query_ids.shape[0] == 0:
-        return
-    bags.features = feature_tables.shape[0]
-    bags.rows = (offsets.shape[0] - 1) // bags.features
-    bags.query_ids = &query_ids[0]
-    bags.offsets = &offsets[0]
-    with nogil:
-        bad = first_of_other_table(bags, &feature_tables[0], &unique_tables[0], workers)
-    if bad >= 0:
-        raise ValueError(f"query id {query_ids[bad]} at position {bad} is a row of another table than its feature's")
 
 
 def pool_backward(
     const float[:, :] grad, const int64_t[::1] query_ids, const int64_t[::1] offsets, const float[::1] weights,
     const int64_t[::1] columns, const uint8_t[::1] mean, const int64_t[::1] features, const int64_t[::1] starts,
-    int64_t single, uint8_t[::1] seen, float[:, ::1] out, Threads threads=None,
+    int64_t single, uint8_t[::1] seen, float[:, ::1] out, Threads threads=None, *, bint one_hot=False,
 ):
     cdef int64_t k, f, unique = out.shape[0], dim = out.shape[1]
     cdef Workers workers = _workers(threads)
@@ -192,7 +216,7 @@ def pool_backward(
         return
     if grad.strides[0] < 0 or grad.strides[0] % <Py_ssize_t> sizeof(float) or grad.strides[1] != sizeof(float):
         raise ValueError("the values of a row of gradients must lie side by side")
-    bags = _bags(query_ids, offsets, weights, columns, mean)
+    bags = _bags(query_ids, offsets, weights, columns, mean, one_hot)
     if bags.rows != grad.shape[0] or seen.shape[0] != unique:
         raise ValueError(f"{bags.rows} rows of bags for {grad.shape[0]} rows of gradients")
     for k in range(features.shape[0]):
@@ -209,7 +233,7 @@ def pool_backward(
     order.tables = starts.shape[0] - 1
     order.single = single
     with nogil:
-        c_pool_backward(bags, scatter, order, unique, workers)
+        c_pool_backward(bags, scatter, order, unique, one_hot, workers)
 
 
 def segment_sum(

@@ -70,9 +70,17 @@ inline bool all_parts(int64_t n, const Workers& workers, const Sound& sound) {
     return all;
 }
 
-inline bool offsets_are_sound(const int64_t* offsets, int64_t bags, int64_t nnz, const Workers& workers) {
-    return offsets[0] == 0 && offsets[bags] == nnz &&
-           all_parts(bags, workers, [&](int64_t begin, int64_t end) { return ascends(offsets, begin, end); });
+// What runs from 0 to `nnz` without falling is sound; kOneHot: by 1 each time.
+enum OffsetsKind { kUnsound, kSound, kOneHot };
+
+inline OffsetsKind kind_of_offsets(const int64_t* offsets, int64_t bags, int64_t nnz, const Workers& workers) {
+    if (offsets[0] != 0 || offsets[bags] != nnz) return kUnsound;
+    if (bags == nnz &&
+        all_parts(bags, workers, [&](int64_t begin, int64_t end) { return all_one_apart(offsets, begin, end); }))
+        return kOneHot;
+    return all_parts(bags, workers, [&](int64_t begin, int64_t end) { return ascends(offsets, begin, end); })
+               ? kSound
+               : kUnsound;
 }
 
 // Position of the first value that is not of [0, limit), or -1.
@@ -89,23 +97,54 @@ inline int64_t first_above(const int64_t* values, int64_t n, int64_t limit) noex
     return std::find_if(values, values + n, [limit](int64_t v) { return v > limit; }) - values;
 }
 
-inline bool is_one_hot(const int64_t* offsets, int64_t bags, const Workers& workers) {
-    return all_parts(bags, workers, [&](int64_t begin, int64_t end) { return all_one_apart(offsets, begin, end); });
+// Ids of features, feature after feature, whose offsets are sound: feature f has those from offsets[f * rows] on.
+struct FeatureIds {
+    const int64_t* query_ids;
+    const int64_t* offsets;
+    int64_t features;
+    int64_t rows;
+    const uint32_t* feature_tables;  // [features]
+    const uint32_t* unique_tables;   // [unique]
+    int64_t unique;
+
+    // Calls part(feature, first, last) for the ids [begin, end) of each feature that has any there.
+    template <class Part>
+    void each_feature(int64_t begin, int64_t end, const Part& part) const {
+        for (int64_t f = 0; f < features; ++f) {
+            const int64_t first = std::max(begin, offsets[f * rows]), last = std::min(end, offsets[(f + 1) * rows]);
+            if (first < last) part(f, first, last);
+        }
+    }
+};
+
+// Whether ids [begin, end) are unique rows of their feature's tables. A block of ids is looked at twice while it is
+// near.
+inline bool ids_are_sound(const FeatureIds& ids, int64_t begin, int64_t end) noexcept {
+    constexpr int64_t kBlock = 1024;
+    bool sound = true;
+    ids.each_feature(begin, end, [&](int64_t f, int64_t first, int64_t last) {
+        for (int64_t from = first; sound && from < last; from += kBlock) {
+            const int64_t to = std::min(from + kBlock, last);
+            sound = all_below(ids.query_ids, from, to, ids.unique);
+            if (!sound) return;
+            uint32_t wrong = 0;
+            for (int64_t p = from; p < to; ++p) wrong |= ids.unique_tables[ids.query_ids[p]] ^ ids.feature_tables[f];
+            sound = wrong == 0;
+        }
+    });
+    return sound;
 }
 
-// Position of the first id whose row is not of its feature's table, or -1.
-inline int64_t first_of_other_table(const Bags& bags, const uint32_t* feature_tables, const uint32_t* unique_tables,
-                                    const Workers& workers) {
-    std::atomic<int64_t> bad{-1};
-    workers.run(bags.features, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t f = begin; f < end; ++f) {
-            const int64_t first = bags.offsets[f * bags.rows], last = bags.offsets[(f + 1) * bags.rows];
-            uint32_t wrong = 0;
-            for (int64_t p = first; p < last; ++p) wrong |= unique_tables[bags.query_ids[p]] ^ feature_tables[f];
-            if (!wrong) continue;
-            for (int64_t p = first; p < last; ++p)
-                if (unique_tables[bags.query_ids[p]] != feature_tables[f]) bad = p;
-        }
+inline bool all_ids_are_sound(const FeatureIds& ids, int64_t nnz, const Workers& workers) {
+    return all_parts(nnz, workers, [&](int64_t begin, int64_t end) { return ids_are_sound(ids, begin, end); });
+}
+
+// Position of the first id that is a row of another table than its feature's, or -1; all are unique rows.
+inline int64_t first_of_other_table(const FeatureIds& ids, int64_t nnz) noexcept {
+    int64_t bad = -1;
+    ids.each_feature(0, nnz, [&](int64_t f, int64_t first, int64_t last) {
+        for (int64_t p = first; bad < 0 && p < last; ++p)
+            if (ids.unique_tables[ids.query_ids[p]] != ids.feature_tables[f]) bad = p;
     });
     return bad;
 }

@@ -78,22 +78,30 @@ def _check_fields(group: BatchGroup, number: int, batch: Batch) -> None:
     """TypeError, or ValueError, for a field that is no tensor, or of another dtype or length than it must be."""
     check_type(f"group {number}", group, BatchGroup, _AS_GIVEN.format("a headrace.BatchGroup"))
     for name in _FIELDS:
-        check_type(f"group {number}: {name}", getattr(group, name), torch.Tensor, _AS_GIVEN.format("a tensor"))
+        _check_tensor(getattr(group, name), number, name, "a tensor")
     bags, ids, unique = group.num_features * batch.num_rows, group.query_ids.numel(), group.unique_ids.numel()
     sizes = {"ids": ids, "bags": bags, "bags + 1": bags + 1, "unique rows": unique, "unique rows + 1": unique + 1}
+    for name, (dtype, counts) in _FIELDS.items():
+        _check_field(getattr(group, name), number, name, dtype, counts, sizes[counts])
     if group.weights is not None:
-        check_type(f"group {number}: weights", group.weights, torch.Tensor, _AS_GIVEN.format("a tensor, or None"))
-    for name, (dtype, counts) in {**_FIELDS, "weights": (torch.float32, "ids")}.items():
-        field = getattr(group, name)
-        if field is None:
-            continue
-        if field.dtype != dtype or list(field.shape) != [sizes[counts]]:
-            raise ValueError(
-                f"group {number}: {name} is {_named(field.dtype)} {list(field.shape)}, not {_named(dtype)} "
-                f"[{sizes[counts]}] ({counts}); a batch is passed as the loader gave it"
-            )
-        if not field.is_contiguous():
-            raise ValueError(f"group {number}: {name} is not contiguous in memory: pass {name}.contiguous()")
+        _check_tensor(group.weights, number, "weights", "a tensor, or None")
+        _check_field(group.weights, number, "weights", torch.float32, "ids", ids)
+
+
+def _check_tensor(field: object, number: int, name: str, wanted: str) -> None:
+    # texts are made only where they are needed: this runs for each field of each batch, when the caches are cold
+    if not isinstance(field, torch.Tensor):
+        check_type(f"group {number}: {name}", field, torch.Tensor, _AS_GIVEN.format(wanted))
+
+
+def _check_field(field: torch.Tensor, number: int, name: str, dtype: torch.dtype, counts: str, size: int) -> None:
+    if field.dtype != dtype or field.shape != (size,):
+        raise ValueError(
+            f"group {number}: {name} is {_named(field.dtype)} {list(field.shape)}, not {_named(dtype)} [{size}] "
+            f"({counts}); a batch is passed as the loader gave it"
+        )
+    if not field.is_contiguous():
+        raise ValueError(f"group {number}: {name} is not contiguous in memory: pass {name}.contiguous()")
 
 
 def _named(dtype: torch.dtype) -> str:
@@ -119,7 +127,7 @@ def _check_plan(part: GroupPlan, rows: int, number: int) -> None:
 
 
 def _check_indexed(group: BatchGroup, number: int, schema: Schema) -> None:
-    absent = group.locations.cpu().numpy() == ABSENT
-    if absent.any():
-        name = key_name(schema, RowKeys.of(group), int(absent.argmax()))
+    locations = group.locations.cpu().numpy()
+    if len(locations) and locations.max() == ABSENT:  # the largest of all numbers
+        name = key_name(schema, RowKeys.of(group), int(locations.argmax()))
         raise ValueError(f"{name} of a planned batch has no row: the batch was only looked up, not indexed")

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -138,6 +139,9 @@ class RowStore {
 
     // Position of the first location whose tier bits are not 0 (ABSENT aside, if allowed), or -1.
     static int64_t first_invalid(const uint64_t* locations, int64_t n, bool allow_absent) noexcept {
+        uint64_t bits = 0;
+        for (int64_t i = 0; i < n; ++i) bits |= locations[i];
+        if (!(bits >> kTierShift)) return -1;
         for (int64_t i = 0; i < n; ++i)
             if (locations[i] >> kTierShift && !(allow_absent && locations[i] == kAbsent)) return i;
         return -1;
@@ -160,14 +164,7 @@ class RowStore {
 
     // Addresses of the vectors of n rows, valid until the next call; unwritten rows are made on the side.
     const float** locate(const uint64_t* locations, Keys keys, int64_t n, const Workers& workers) {
-        addresses_.resize(static_cast<size_t>(n));
-        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-                if (i + kAhead < end) prefetch_bit(locations[i + kAhead]);
-                addresses_[static_cast<size_t>(i)] = written_row(locations[i]);
-            }
-        });
-        pick_unwritten(n);
+        find_written(locations, n, workers);
         made_.resize(unwritten_.size() * static_cast<size_t>(dim_));
         workers.run(static_cast<int64_t>(unwritten_.size()), kLeastRows, [&](int64_t begin, int64_t end) {
             for (int64_t k = begin; k < end; ++k) {
@@ -223,14 +220,7 @@ class RowStore {
     // Rows are written in parallel; marking new ones, which may map a chunk, is done by one thread.
     void update(const uint64_t* locations, Keys keys, int64_t n, const float* grads, Rule rule,
                 const Workers& workers) {
-        addresses_.resize(static_cast<size_t>(n));
-        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-                if (i + kAhead < end) prefetch_bit(locations[i + kAhead]);
-                addresses_[static_cast<size_t>(i)] = written_row(locations[i]);
-            }
-        });
-        pick_unwritten(n);
+        find_written(locations, n, workers);
         for (int64_t i : unwritten_) table_.ensure(chunk_of(locations[i]));  // may throw: nothing is marked yet
         for (int64_t i : unwritten_) {
             Block* block = table_.find(chunk_of(locations[i]));
@@ -296,9 +286,22 @@ class RowStore {
         return block && block->has(offset_of(location)) ? block->row(offset_of(location), width_) : nullptr;
     }
 
-    // unwritten_ = the i < n without an address, ascending.
-    void pick_unwritten(int64_t n) {
+    // addresses_ of n rows, nullptr: never written; unwritten_ = those, ascending.
+    void find_written(const uint64_t* locations, int64_t n, const Workers& workers) {
+        addresses_.resize(static_cast<size_t>(n));
+        std::atomic<bool> all{true};
+        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+            bool all_here = true;
+            for (int64_t i = begin; i < end; ++i) {
+                if (i + kAhead < end) prefetch_bit(locations[i + kAhead]);
+                const float* row = written_row(locations[i]);
+                addresses_[static_cast<size_t>(i)] = row;
+                all_here &= row != nullptr;
+            }
+            if (!all_here) all = false;
+        });
         unwritten_.clear();
+        if (all) return;
         for (int64_t i = 0; i < n; ++i)
             if (!addresses_[static_cast<size_t>(i)]) unwritten_.push_back(i);
     }

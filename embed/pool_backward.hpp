@@ -140,7 +140,7 @@ HEADRACE_INLINE void prefetch_terms(const Bags& bags, const Scatter& s, int64_t 
     const int64_t first = OneHot ? bag : bags.offsets[bag];
     const int64_t last = OneHot ? bag + 1 : std::min(bags.offsets[bag + 1], first + kAheadTerms);
     for (int64_t p = first; p < last; ++p) prefetch_row<1, Dim>(s.out + bags.query_ids[p] * s.dim, s.dim);
-    prefetch_row<0, Dim>(s.grad + b * s.stride + bags.columns[f], s.dim);
+    prefetch_row<0, Dim, kReadOnce>(s.grad + b * s.stride + bags.columns[f], s.dim);
 }
 
 // The bags of feature f in output rows [start, stop), after which come those of feature `next` from `next_start` on.
@@ -221,9 +221,8 @@ struct TableOrder {
 // Tables are shared out over the workers: each row's sum is one thread's. Tables with one feature share no row, and go
 // tile by tile, since the gradients of a tile lie side by side. Within a table positions ascend, since those of one
 // feature do, and features of one table come one after the other.
-inline void pool_backward(const Bags& bags, const Scatter& s, const TableOrder& order, int64_t unique,
+inline void pool_backward(const Bags& bags, const Scatter& s, const TableOrder& order, int64_t unique, bool one_hot,
                           const Workers& workers) {
-    const bool one_hot = is_one_hot(bags.offsets, bags.rows * bags.features, workers);
     // Bags of many ids: rows are added to many times, and those of one table may stay in cache.
     const int64_t tile = has_many_ids(bags) ? bags.rows : kBackwardTile;
     const int64_t parts = workers.threads * (one_hot ? 1 : kUnevenParts);  // fewer read longer runs of the gradient

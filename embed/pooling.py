@@ -28,7 +28,10 @@ from headrace.ingest.batch import BatchGroup
 
 @dataclass(frozen=True)
 class Bags:
-    """The bags of one group as host arrays; see :class:`headrace.ingest.batch.BatchGroup` for the fields."""
+    """The bags of one group as host arrays; see :class:`headrace.ingest.batch.BatchGroup` for the fields.
+
+    `one_hot`: every bag is known to have exactly one id.
+    """
 
     layout: GroupLayout
     query_ids: I64
@@ -36,6 +39,7 @@ class Bags:
     weights: F32 | None
     positions: I64
     position_offsets: I64
+    one_hot: bool
 
     @property
     def num_unique(self) -> int:
@@ -49,25 +53,17 @@ def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Thre
     """
     if group.num_features != len(layout.features):
         raise ValueError(f"a group of {group.num_features} features for the layout of {', '.join(layout.features)}")
-    bags = Bags(
-        layout,
-        group.query_ids.numpy(),
-        group.offsets.numpy(),
-        None if group.weights is None else group.weights.numpy(),
-        group.positions.numpy(),
-        group.position_offsets.numpy(),
-    )
-    if len(bags.offsets) != group.num_features * num_rows + 1:
-        raise ValueError(f"{len(bags.offsets)} offsets for {group.num_features} features of {num_rows} rows")
-    if bags.weights is not None and layout.mean.any():
+    arrays = (group.query_ids.numpy(), group.offsets.numpy())
+    occurrences = (group.positions.numpy(), group.position_offsets.numpy())
+    weights = None if group.weights is None else group.weights.numpy()
+    if len(arrays[1]) != group.num_features * num_rows + 1:
+        raise ValueError(f"{len(arrays[1])} offsets for {group.num_features} features of {num_rows} rows")
+    if weights is not None and layout.mean.any():
         name = layout.features[int(layout.mean.argmax())]
         raise ValueError(f"feature {name!r}: per-sample weights need pooling sum, not mean")
-    _pool.check_bags(bags.query_ids, bags.offsets, bags.positions, bags.position_offsets, threads)
     tables = group.unique_tables.numpy()
-    if len(tables) != bags.num_unique:
-        raise ValueError(f"{len(tables)} tables for {bags.num_unique} unique rows")
-    _pool.check_tables(bags.query_ids, bags.offsets, layout.feature_tables, tables, threads)
-    return bags
+    one_hot = _pool.check_bags(*arrays, *occurrences, layout.feature_tables, tables, threads)
+    return Bags(layout, *arrays, weights, *occurrences, one_hot)
 
 
 def pool_forward(bags: Bags, source: _rows.RowSource, out: F32, threads: Threads | None = None) -> None:
@@ -77,7 +73,10 @@ def pool_forward(bags: Bags, source: _rows.RowSource, out: F32, threads: Threads
             f"{source.count} rows of dim {source.dim} for {bags.num_unique} unique rows of dim {bags.layout.dim}"
         )
     layout = bags.layout
-    _pool.pool_forward(source, bags.query_ids, bags.offsets, bags.weights, layout.columns, layout.mean, out, threads)
+    _pool.pool_forward(
+        source, bags.query_ids, bags.offsets, bags.weights, layout.columns, layout.mean, out, threads,
+        one_hot=bags.one_hot,
+    )  # fmt: skip
 
 
 def matrix_source(rows: F32) -> _rows.RowSource:
@@ -104,6 +103,7 @@ def pool_backward(bags: Bags, grad: F32, out: F32 | None = None, threads: Thread
         np.zeros(bags.num_unique, np.uint8),
         out,
         threads,
+        one_hot=bags.one_hot,
     )
     return out
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headrace.embed import _pool
 from headrace.embed.arrays import I64
 from headrace.embed.layout import GroupLayout
 from headrace.embed.pooling import Bags, sequence_ranges
@@ -48,8 +47,7 @@ class DeviceBags(Bags):
         def there(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
-        one_hot = _pool.is_one_hot(host.offsets)
-        ends = None if one_hot else there(group.offsets)
+        ends = None if host.one_hot else there(group.offsets)
         return DeviceBags(
             **{name: getattr(host, name) for name in Bags.__dataclass_fields__},
             ids=there(group.query_ids),

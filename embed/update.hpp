@@ -136,14 +136,18 @@ static void update_rows(const Rule& rule, int64_t dim, float* const* rows, const
         step_rows<false>(rule, dim, rows, grads, n);
 }
 
+// How long what is asked for is to stay: in all caches, or only as near as it is used, past those behind (what is read
+// once takes no room there).
+constexpr int kStays = 3, kReadOnce = 0;
+
 // Asks for the lines of a row's first 512 bytes; `write` is 1 where it will be written.
-template <int write, int64_t Dim = 0>
+template <int write, int64_t Dim = 0, int stay = kStays>
 HEADRACE_INLINE void prefetch_row(const float* row, int64_t floats) noexcept {
     if constexpr (Dim > 0) floats = Dim;
     const int64_t bytes = floats < 128 ? floats * static_cast<int64_t>(sizeof(float)) : 512;
     const char* first = reinterpret_cast<const char*>(row);
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at, write);
-    if (reinterpret_cast<uintptr_t>(first) % 64 != 0) __builtin_prefetch(first + bytes - 1, write);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at, write, stay);
+    if (reinterpret_cast<uintptr_t>(first) % 64 != 0) __builtin_prefetch(first + bytes - 1, write, stay);
 }
 
 // row(i) is where the i-th of n different rows of `width` floats is; grads [n, dim].

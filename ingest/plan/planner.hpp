@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lot_flags.hpp"
 #include "row_cells.hpp"
 #include "victims.hpp"
 #include "window_uses.hpp"
@@ -158,18 +159,14 @@ class WindowPlanner {
         uint64_t end_use;
         size_t rows_end;  // of written_
     };
-    struct Missing {
-        uint32_t position;  // in the batch
-        uint32_t written;   // move of the row's last write-back, + 1; 0: none that matters
-    };
     static constexpr uint32_t NOT_HOT = 0xFFFFFFFFu;
-    static constexpr size_t FAR = 48, NEAR = 40;
+    // Rows ahead for which the memory is asked: by short loops, and by those that do more with each row.
+    static constexpr size_t FAR = 160, NEAR = 40;
 
     size_t nbytes() const {
         return sizeof(*this) + cells_.nbytes() + uses_.nbytes() + victims_.nbytes() + late.nbytes() + ahead.nbytes() +
                (slots_.capacity() + next_slots_.capacity()) * 4 + final_.capacity() + next_final_.capacity() +
-               missing_.capacity() * sizeof(Missing) +
-               (links_.capacity() + written_.capacity() + hot_slots_.capacity()) * 4 +
+               (missing_.capacity() + links_.capacity() + written_.capacity() + hot_slots_.capacity()) * 4 +
                write_backs_.capacity() * sizeof(WriteBacks);
     }
 
@@ -211,7 +208,7 @@ class WindowPlanner {
         for (uint32_t i = 0; i < count; ++i) {
             bool there = false;
             places[i] = RowCells::place_in(*homes[i], wanted[i], there);
-            if (there) cells_.prefetch_place(places[i]);
+            cells_.prefetch_place(places[i]);
             others[other] = i;
             other += !there;
         }
@@ -330,7 +327,10 @@ class WindowPlanner {
                 other += use >= size;
             }
             for (size_t k = 0; k < known_count; ++k) uses_.prefetch_code(places.of(lot.known[k]));
-            for (size_t k = 0; k < other; ++k) cells_.prefetch(cells[lot.others[k]]);
+            for (size_t k = 0; k < other; ++k) {
+                cells_.prefetch(cells[lot.others[k]]);
+                cells_.prefetch_tracking(cells[lot.others[k]]);
+            }
             for (size_t k = 0; k < before.known_count; ++k) uses_.set_code(places.of(before.known[k]), code);
             for (size_t k = 0; k < before.other; ++k) note_first_use(cells[before.others[k]]);
             lot.known_count = known_count;
@@ -347,7 +347,7 @@ class WindowPlanner {
             victims_.revive(cell, uses_.tail());
         }
     }
-    static constexpr size_t LOT = 64;
+    static constexpr size_t LOT = LotFlags::LOT;
 
     // Links of cells outside the window move up to it, so that none is ever more than 2^31 uses behind.
     void renumber() {
@@ -386,13 +386,16 @@ class WindowPlanner {
     void forget_unused(const uint32_t* cells, size_t count, uint32_t end_use) {
         const uint32_t later = static_cast<uint32_t>(uses_.end_use()) - end_use;
         for (size_t i = 0; i < count; ++i) {
-            if (i + NEAR < count) cells_.prefetch(cells[i + NEAR]);
+            if (i + NEAR < count) {
+                cells_.prefetch(cells[i + NEAR]);
+                cells_.prefetch_tracking(cells[i + NEAR]);
+            }
             if (cells_.link(cells[i]) - end_use >= later) cells_.forget(cells[i]);
         }
     }
 
-    // Slots of the batch's rows, in next_slots_, and whether the window knows no later use, in next_final_; missing_
-    // has those that are not resident.
+    // Slots of the batch's rows (states, as long as they have none), in next_slots_, and whether the window knows no
+    // later use, in next_final_; missing_ has those that are not resident.
     void look_up(const WindowUses::Batch& batch) {
         const uint32_t* const cells = uses_.cells(batch);
         const auto first = static_cast<uint32_t>(batch.first_use);
@@ -402,13 +405,13 @@ class WindowPlanner {
         // In locals, since a byte written could be one of anything else.
         uint32_t* const slots = next_slots_.data();
         uint8_t* const final = next_final_.data();
-        Missing* const missing = missing_.data();
+        uint32_t* const missing = missing_.data();
         size_t missing_count = 0;
         const auto look = [&](size_t i) {
             const RowCell& cell = cells_.at(cells[i]);
             slots[i] = cell.state;
             final[i] = cell.link == first + static_cast<uint32_t>(i);
-            missing[missing_count] = {static_cast<uint32_t>(i), cell.state - AWAY};
+            missing[missing_count] = static_cast<uint32_t>(i);
             missing_count += cell.state >= AWAY;
         };
         size_t i = 0;
@@ -477,7 +480,7 @@ class WindowPlanner {
         const uint32_t* const cells = uses_.cells(batch);
         size_t cold = missing_count_;
         if (!hot_slots_.empty()) {
-            for (size_t k = 0; k < missing_count_; ++k) cold -= is_hot(cells[missing_[k].position]);
+            for (size_t k = 0; k < missing_count_; ++k) cold -= is_hot(cells[missing_[k]]);
         }
         const size_t unused = cache_capacity_ - used_slots_;
         const size_t victims = cold > unused ? cold - unused : 0;
@@ -490,11 +493,11 @@ class WindowPlanner {
         auto victim = chosen.begin();
         for (size_t k = 0; k < missing_count_; ++k) {
             if (k + NEAR < missing_count_) {
-                cells_.prefetch(cells[missing_[k + NEAR].position]);
-                cells_.prefetch_location(cells[missing_[k + NEAR].position]);
+                cells_.prefetch(cells[missing_[k + NEAR]]);
+                cells_.prefetch_location(cells[missing_[k + NEAR]]);
             }
-            const auto [i, written] = missing_[k];
-            const uint32_t cell = cells[i];
+            const uint32_t i = missing_[k], cell = cells[i];
+            const uint32_t written = places[i] - AWAY;  // move of the row's last write-back, + 1; 0: none that matters
             uint32_t slot = 0;
             int64_t slot_wait = NEVER;
             if (is_hot(cell)) {
@@ -549,6 +552,14 @@ class WindowPlanner {
         for (size_t i = 0; i < count; ++i) hot[i] = places[i] < r_rows;
     }
 
+    // A row is dead if no use follows; one whose next use is known, and not in the next step, goes to that step's list.
+    static void tell_apart(const uint8_t* __restrict finals, const uint8_t* __restrict known,
+                           const uint8_t* __restrict urgent, size_t count, uint8_t* __restrict dead,
+                           uint8_t* __restrict used) {
+        for (size_t i = 0; i < count; ++i) dead[i] = finals[i] & (known[i] ^ 1);
+        for (size_t i = 0; i < count; ++i) used[i] = known[i] & (urgent[i] ^ 1);
+    }
+
     // The step is over: its cold rows may leave again, but for those that the next step needs. What the step says of
     // each of its rows is known by now.
     void release(const WindowUses::Batch& batch, uint32_t step, int64_t* slots, uint8_t* hot, uint8_t* urgent) {
@@ -564,21 +575,16 @@ class WindowPlanner {
         for (size_t begin = 0; begin < batch.count; begin += LOT) {
             const size_t count = std::min(LOT, batch.count - begin);
             uint8_t known[LOT];  // whether a next use is
-            uint32_t dead[LOT], used[LOT], dead_count = 0, used_count = 0;
+            LotFlags dead, used;
             gaps.tell_next_step(batch.place + begin, count, known, urgent + begin);
-            for (uint32_t i = 0; i < count; ++i) {
-                const auto place = static_cast<uint32_t>(begin + i);
-                dead[dead_count] = used[used_count] = place;
-                dead_count += finals[place] & ~known[i];
-                used_count += known[i] & ~urgent[place];
-            }
-            for (uint32_t k = 0; k < used_count; ++k) {
-                if (places[used[k]] < r_rows) continue;
-                victims_.use_next(cells[used[k]], step + gaps.at(batch.place + used[k]));
-            }
-            for (uint32_t k = 0; k < dead_count; ++k) {
-                if (places[dead[k]] >= r_rows) victims_.die(cells[dead[k]]);
-            }
+            tell_apart(finals + begin, known, urgent + begin, count, dead.flag, used.flag);
+            each_bit(used.bits(), [&](uint32_t i) {
+                const size_t place = begin + i;
+                if (places[place] >= r_rows) victims_.use_next(cells[place], step + gaps.at(batch.place + place));
+            });
+            each_bit(dead.bits(), [&](uint32_t i) {
+                if (places[begin + i] >= r_rows) victims_.die(cells[begin + i]);
+            });
         }
         if (window_ == 0) std::fill_n(urgent, batch.count, uint8_t{1});
         victims_.close_dead(cells_);
@@ -592,7 +598,7 @@ class WindowPlanner {
     RowCells cells_;
     Victims victims_;
     std::vector<uint32_t> slots_, next_slots_;  // of the rows of the step, and of that which was looked up last
-    std::vector<Missing> missing_;              // those of them that are not resident
+    std::vector<uint32_t> missing_;             // positions of those of them that are not resident
     size_t missing_count_ = 0;
     std::vector<uint8_t> final_, next_final_;  // of the same rows: whether no later use was known then
     std::vector<uint32_t> links_;              // scratch of push

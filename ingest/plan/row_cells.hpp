@@ -29,7 +29,7 @@ struct RowCell {
 // needs nothing written. Links are numbers of uses, counted over the stream modulo 2^32.
 class RowCells {
   public:
-    static constexpr unsigned GROUP_BITS = 3, PAGE_BITS = 3;
+    static constexpr unsigned GROUP_BITS = 3, PAGE_BITS = 5;
     static constexpr uint32_t GROUP = 1u << GROUP_BITS, PAGE = 1u << PAGE_BITS;
     static constexpr size_t MAX_CELLS = size_t{1} << 31;
 
@@ -53,6 +53,7 @@ class RowCells {
         return (keys_[place >> PAGE_BITS] << PAGE_BITS | (place & (PAGE - 1))) << GROUP_BITS | (cell & (GROUP - 1));
     }
     void prefetch(uint32_t cell) const { HEADRACE_PREFETCH_WRITE(cells_.data() + cell); }
+    void prefetch_tracking(uint32_t cell) const { HEADRACE_PREFETCH_WRITE(&rows_of_[cell >> GROUP_BITS]); }
     void prefetch_location(uint32_t cell) const { HEADRACE_PREFETCH(&places_[cell >> GROUP_BITS]); }
 
     // Room for so many more groups and pages: nothing else allocates.
@@ -87,13 +88,14 @@ class RowCells {
     // its group (in a page), its cell.
     IndexLine* prefetch_line(uint64_t location) { return index_.prefetch(key_of(location)); }
 
-    // The place of the group of a location as its home line tells it, if `there`. Without branches.
+    // The place of the group of a location as its home line tells it, if `there`; else that of some other group.
+    // Without branches.
     static uint32_t place_in(const IndexLine& home, uint64_t location, bool& there) {
         const unsigned entry = home.find(key_of(location));
         there = entry < IndexLine::ENTRIES;
         return place_of(home.page[entry], location);
     }
-    void prefetch_place(uint32_t place) const { HEADRACE_PREFETCH_WRITE(&groups_[place]); }
+    void prefetch_place(uint32_t place) const { HEADRACE_PREFETCH_WRITE(groups_.data() + place); }
 
     // The same if it may stand elsewhere, or the page is not there: it is added.
     uint32_t place_from(IndexLine* home, uint64_t location) {
@@ -127,7 +129,8 @@ class RowCells {
         if (freed_groups_.empty()) {
             places_.push_back(place);
             rows_of_.push_back(0);
-            cells_.resize(cells_.size() + GROUP, {outside, AWAY});
+            cells_.resize(cells_.size() + GROUP);
+            std::fill_n(&cells_[cell_in(group, 0)], GROUP, RowCell{outside, AWAY});
         } else {
             group = freed_groups_.back();
             freed_groups_.pop_back();

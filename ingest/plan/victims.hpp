@@ -161,7 +161,7 @@ class Victims {
         dead_.resize(kept);
     }
 
-    static constexpr size_t NEAR = 16;
+    static constexpr size_t NEAR = 40;
 
     CellLists lists_;
     std::vector<CellLists::List> used_;  // by step of the next use, modulo

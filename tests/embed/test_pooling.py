@@ -45,6 +45,7 @@ def bags(ids, poolings, *, dim=2, weights=None, unique=None, tables=None, frozen
         weights=None if weights is None else np.array(weights, np.float32),
         positions=np.argsort(flat, kind="stable").astype(np.int64),
         position_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        one_hot=all(length == 1 for length in lengths),
     )
 
 

@@ -26,7 +26,9 @@ def test_large_outputs(dim: int, num_threads: int, ids_a_bag: int) -> None:
     out = BufferPool().take((b, F * dim)).numpy()
     out[:] = np.nan
     threads = Threads(num_threads)
-    _pool.pool_forward(matrix_source(rows), ids, offsets, None, columns, np.zeros(F, np.uint8), out, threads)
+    _pool.pool_forward(
+        matrix_source(rows), ids, offsets, None, columns, np.zeros(F, np.uint8), out, threads, one_hot=ids_a_bag == 1
+    )
     bags = rows[ids].reshape(F, b, ids_a_bag, dim)
     expected = bags[:, :, 0] if ids_a_bag == 1 else bags[:, :, 0] + bags[:, :, 1]
     for f, column in enumerate(columns):

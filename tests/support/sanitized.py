@@ -20,14 +20,27 @@ def run_sanitized(
     level: str,
     folder: Path,
     arguments: Sequence[str] = (),
+    options: Sequence[str] = (),
     timeout_s: float = 60,
 ) -> None:
-    """Build `source` in `folder` and run it: it must end with the line "ok". Skips without a compiler or sanitizers."""
+    """Build `source` in `folder`, with more `options` of the compiler, and run it: it must end with the line "ok".
+
+    Skips without a compiler or sanitizers.
+    """
     if COMPILER is None:
         pytest.skip("no C++ compiler on the path")
     program = folder / "program"
     flags = ["-std=c++17", level, "-g1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all", "-pthread"]
-    build = [str(COMPILER), *flags, f"-fsanitize={sanitizers}", f"-I{headers}", str(source), "-o", str(program)]
+    build = [
+        str(COMPILER),
+        *flags,
+        *options,
+        f"-fsanitize={sanitizers}",
+        f"-I{headers}",
+        str(source),
+        "-o",
+        str(program),
+    ]
     built = subprocess.run(build, capture_output=True, text=True, timeout=100, check=False)
     if built.returncode and not _works(sanitizers, folder):
         pytest.skip(f"{COMPILER} has no -fsanitize={sanitizers} that runs here")

@@ -1,8 +1,10 @@
-"""The native planner under the compiler's sanitizers, with memory that runs out."""
+"""The native planner under the compiler's sanitizers: with memory that runs out, and its parts against models."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.support.sanitized import run_sanitized
 
@@ -13,4 +15,16 @@ HEADERS = Path(__file__).resolve().parents[3] / "ingest" / "plan"
 def test_a_push_that_runs_out_of_memory_leaves_all_as_it_was(tmp_path: Path) -> None:
     run_sanitized(
         HERE / "memory_runs_out.cpp", headers=HEADERS, sanitizers="address,undefined", level="-O0", folder=tmp_path
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["-U__SSE2__"]], ids=["as it is built", "portable"])
+def test_page_index_and_flags_are_those_of_their_models(options: list[str], tmp_path: Path) -> None:
+    run_sanitized(
+        HERE / "parts.cpp",
+        headers=HEADERS,
+        sanitizers="address,undefined",
+        level="-O1",
+        folder=tmp_path,
+        options=options,
     )
