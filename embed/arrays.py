@@ -19,6 +19,24 @@ Bool = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
 
 
+def array_of(values: Any, what: str) -> Array:
+    """What came from outside (a tensor, nested lists and the like) as an array.
+
+    Errors begin with `what`: TypeError for what is no plain array, being of a type that NumPy lacks, sparse, without
+    memory or masked; ValueError for what is none, such as lists of different lengths.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{what} in a masked array, whose mask nobody looks at: pass values.filled(..) or values.data")
+    try:
+        if isinstance(values, Tensor):
+            return host_array(values)
+        return np.asarray(values)
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"{what} that are no plain array: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{what} that are no array: {error}") from error
+
+
 def host_array(tensor: Tensor) -> Array:
     """The tensor as a contiguous array in host memory: a view where it is that already."""
     array: Array = tensor.detach().cpu().contiguous().resolve_neg().numpy()
@@ -30,16 +48,3 @@ def plain(tensor: Tensor) -> Tensor:
     ones that are to be negated when they are read. The tensor itself where it is that already."""
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     return dense.resolve_neg()
-
-
-def array_of(what: str, values: Any) -> Array:
-    """`values`, a tensor or whatever NumPy takes, as an array. TypeError that begins with `what` for those that are no
-    plain array: of a type that NumPy lacks, sparse, without memory, masked."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(f"{what} in a masked array, whose mask nobody looks at: pass values.filled(..) or values.data")
-    try:
-        if isinstance(values, Tensor):
-            return host_array(values)
-        return np.asarray(values)
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(f"{what} that are no plain array: {error}") from error

@@ -86,6 +86,11 @@ def _check_fields(group: BatchGroup, number: int, batch: Batch) -> None:
     if group.weights is not None:
         _check_tensor(group.weights, number, "weights", "a tensor, or None")
         _check_field(group.weights, number, "weights", torch.float32, "ids", ids)
+        if group.weights.requires_grad:
+            raise ValueError(
+                f"group {number}: weights need a gradient, which the stage does not give: pass weights.detach(); to "
+                "train them weigh the vectors that forward_sequences gives of a feature with pooling 'none'"
+            )
 
 
 def _check_tensor(field: object, number: int, name: str, wanted: str) -> None:

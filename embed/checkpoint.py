@@ -38,6 +38,7 @@ from headrace.embed.rows_file import read_rows, write_rows
 from headrace.embed.run_folder import CheckpointError, fingerprint, read_folder, write_folder
 from headrace.embed.saved_parts import agree_to_save, check_part, part_of
 from headrace.embed.stage import EmbeddingStage
+from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.formats.checks import check_flag, check_type
 from headrace.formats.schema import Schema, SchemaError
 from headrace.indexer.dit import DIT
@@ -309,6 +310,8 @@ def _check_parts(index: object, stage: object, model: object, optimizer: object,
         check_type("index", index, DIT, "a headrace.DIT, as loader.index")
     if model is not None or method == "write_snapshot":
         check_type("model", model, torch.nn.Module, "a torch.nn.Module, the dense part of the model")
+    if isinstance(optimizer, StageOptimizer):
+        raise TypeError("optimizer is that of the dense part, or None: the stage's own is kept with its rows")
     wanted = "a torch.optim.Optimizer (that of the dense part), or None"
     check_type("optimizer", optimizer, (torch.optim.Optimizer, type(None)), wanted)
 

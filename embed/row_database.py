@@ -207,7 +207,7 @@ class RowDatabase:
 
 def _array(name: str, values: Any) -> Any:
     if not isinstance(values, torch.Tensor):
-        return array_of(f"table {name!r}: gradients", values)
+        return array_of(values, f"table {name!r}: gradients")
     if values.dtype == torch.bfloat16:  # which NumPy has not
         raise ValueError(f"table {name!r}: gradients of torch.bfloat16, not float32: pass gradients.float()")
     try:
@@ -233,7 +233,7 @@ def _where(ticket: RowTicket, name: str, unique: int) -> str:
 def _check_mask(name: str, mask: Any, count: int) -> Bool | None:
     if mask is None:
         return None
-    array = array_of(f"table {name!r}: missing values", mask)
+    array = array_of(mask, f"table {name!r}: flags of missing")
     if array.dtype != np.bool_ or array.shape != (count,):
         raise ValueError(f"table {name!r}: missing is {array.dtype} {list(array.shape)}, not bool [{count}]")
     return np.ascontiguousarray(array)

@@ -86,6 +86,8 @@ def read_meta(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} is not a checkpoint folder (over ranks each restores its own, so by as many ranks as saved)"
         )
+    if not (path / META).exists():
+        raise CheckpointError(f"{path} is not a checkpoint folder: it has no {META}")
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -555,6 +555,16 @@ class EmbeddingStage(torch.nn.Module):
         """
         load_stage_state(self, state_dict)
 
+    def requires_grad_(self, requires_grad: bool = True) -> EmbeddingStage:
+        """There is nothing to switch off: the rows are no torch parameters. RuntimeError that says how to freeze."""
+        if not requires_grad:
+            raise RuntimeError(
+                "the rows of an EmbeddingStage are no torch parameters, and would be trained on: name their tables in "
+                "EmbeddingStage(frozen=[...]), set the lr of their group in stage.optimizer().param_groups to 0, or "
+                "call stage.eval() for as long as nothing is to be trained"
+            )
+        return self
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """For ``copy.deepcopy``, ``pickle`` and ``torch.save``: TypeError that says what to do."""
         raise TypeError(

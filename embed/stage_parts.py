@@ -54,6 +54,10 @@ def check_device(
         raise ValueError(f"device={device!r}: rows are on 'cpu' or on 'cuda'")
     if name == "native" and found.type != "cpu":
         raise ValueError(f"device={device!r}: the native kernels work on the host; leave kernels out, or take 'torch'")
+    if found.type == "cuda" and mode != "arena":
+        raise ValueError(
+            f"device={device!r} takes mode='arena', where plans move rows there; mode={mode!r} is the host's"
+        )
     if name == "torch" and mode != "arena":
         raise ValueError(f"mode={mode!r} with rows on {found} for torch's operators: the plans move them, mode='arena'")
     if found.type == "cuda":

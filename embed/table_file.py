@@ -43,7 +43,7 @@ def import_rows(
     owner, array = f"table {table!r}", check_ids(table, ids)
     if table not in group_of_tables(stage.schema):
         raise ValueError(f"{owner} is not in the schema; its tables: {', '.join(group_of_tables(stage.schema))}")
-    mask = np.zeros(len(array), np.bool_) if missing is None else array_of(f"{owner}: missing values", missing)
+    mask = np.zeros(len(array), np.bool_) if missing is None else array_of(missing, f"{owner}: flags of missing")
     if mask.dtype != np.bool_ or mask.shape != array.shape:
         raise ValueError(f"{owner}: missing is {mask.dtype} {list(mask.shape)}, not bool [{len(array)}]")
     group = group_of_tables(stage.schema)[table]
@@ -196,7 +196,7 @@ def _matrix(column: pa.Array) -> Array:
 def _as_array(owner: str, vectors: Any) -> Array:
     if isinstance(vectors, torch.Tensor) and vectors.dtype == torch.bfloat16:  # which NumPy has not
         vectors = vectors.float()
-    return array_of(f"{owner}: vectors", vectors)
+    return array_of(vectors, f"{owner}: vectors")
 
 
 def _check_vectors(owner: str, vectors: Array, shape: tuple[int, int]) -> F32:

@@ -347,7 +347,10 @@ class PyIndex:
 
     def _check_empty(self) -> None:
         if self.locations or self.pending or any(shard.chunks for shard in self.shards):
-            raise RuntimeError("restore needs an empty index: no rows, no uncommitted tickets")
+            raise RuntimeError(
+                "restore needs an empty index, new or of a loader that has given no batch yet: this one has rows or "
+                "uncommitted tickets"
+            )
 
     def _shards(
         self, ids: U64, missing: npt.NDArray[np.bool_], tables: tuple[int, ...], offsets: npt.NDArray[np.int64]

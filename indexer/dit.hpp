@@ -419,7 +419,9 @@ class Dit {
         const bool pending = !pending_.empty();
         tickets.unlock();
         if (pending || shards_.sum([](const Shard& shard) { return shard.rows() + shard.chunks().size(); }) != 0) {
-            throw std::runtime_error("restore needs an empty index: no rows, no uncommitted tickets");
+            throw std::runtime_error(
+                "restore needs an empty index, new or of a loader that has given no batch yet: this one has rows or "
+                "uncommitted tickets");
         }
     }
 

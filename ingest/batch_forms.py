@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.formats.checks import check_integer
 from headrace.ingest.batch import Batch, BatchGroup, Ids
 
 
@@ -17,7 +18,8 @@ def to_embedding_bag_inputs(
     """For each feature (input int64 [nnz_f], offsets int64 [B]), as `torch.nn.EmbeddingBag` takes them.
 
     ``ids="slot"`` gives positions in the arena (the batch must have a plan), ``ids="raw"`` the raw ids with their bits
-    reinterpreted as int64 and `missing_id` for missing values. Raises ValueError where that cannot be said.
+    reinterpreted as int64 and `missing_id` (an integer, with its bits too) for missing values. Raises ValueError where
+    that cannot be said.
     """
     out: dict[str, tuple[Tensor, Tensor]] = {}
     names = iter(batch.group_feature_names)
@@ -31,19 +33,21 @@ def to_embedding_bag_inputs(
 
 
 def to_kjt(batch: Batch, *, ids: Ids, missing_id: int | None = None) -> Any:
-    """A TorchRec KeyedJaggedTensor over all features (needs torchrec); `ids` as for `to_embedding_bag_inputs`."""
+    """A TorchRec KeyedJaggedTensor over all features (needs torchrec); `ids` as for `to_embedding_bag_inputs`.
+
+    It has weights where any row layout has; the ids of layouts without weigh 1.
+    """
     try:
         from torchrec import KeyedJaggedTensor
     except ImportError as error:
         raise ImportError(
             "to_kjt() needs torchrec, which is not a dependency of headrace: pip install torchrec"
         ) from error
-    weights = [g.weights for g in batch.groups]
     return KeyedJaggedTensor(
         keys=list(batch.group_feature_names),
         values=torch.cat([_values(g, ids, missing_id) for g in batch.groups]),
         lengths=torch.cat([g.lengths for g in batch.groups]),
-        weights=None if any(w is None for w in weights) else torch.cat([w for w in weights if w is not None]),
+        weights=_weights(batch.groups),
     )
 
 
@@ -59,6 +63,15 @@ def join_torchrec() -> None:
         interface.register(Batch)
 
 
+def _weights(groups: tuple[BatchGroup, ...]) -> Tensor | None:
+    """float32 [nnz] of all groups; None where none has any."""
+    if all(group.weights is None for group in groups):
+        return None
+    return torch.cat(
+        [torch.ones_like(g.query_ids, dtype=torch.float32) if g.weights is None else g.weights for g in groups]
+    )
+
+
 def _values(group: BatchGroup, ids: Ids, missing_id: int | None) -> Tensor:
     """int64 [nnz]."""
     if isinstance(ids, str) and ids == "slot":
@@ -67,6 +80,9 @@ def _values(group: BatchGroup, ids: Ids, missing_id: int | None) -> Tensor:
         return group.slots[group.query_ids]
     if not isinstance(ids, str) or ids != "raw":
         raise ValueError(f"ids={ids!r} is neither 'slot' nor 'raw'")
+    if missing_id is not None:
+        missing_id = check_integer("missing_id", missing_id, -(1 << 63), (1 << 64) - 1)
+        missing_id -= (missing_id >> 63) << 64 if missing_id > 0 else 0
     unique = group.unique_ids.view(torch.int64)
     if bool(group.missing.any()):
         if missing_id is None:

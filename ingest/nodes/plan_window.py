@@ -118,7 +118,7 @@ class PlanWindow(Node[Batch]):
         rows = DEFAULT_CAPACITY_ROWS if capacity is None else capacity
         self.capacity = check_int(self.name, "capacity", rows, minimum=1)
         is_auto = isinstance(hot_rows, str) and hot_rows == "auto"
-        self.hot_rows = hot_rows if is_auto else check_int(self.name, "hot_rows", hot_rows, minimum=0)
+        self.hot_rows = hot_rows if is_auto else check_int(self.name, 'hot_rows, unless "auto",', hot_rows, minimum=0)
         self.verify = verify
         self._forget()
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from headrace.bench_table import index_table, rates_table
+from headrace.cli_inputs import dataset_paths
 from headrace.cli_report import json_option, note, plot_option, refuse_given, rounds_option, write_report
 from headrace.formats.generate.presets import preset_names
 from headrace.indexer.bench_ranks import ORDERS
@@ -66,7 +67,12 @@ def bench(ctx: click.Context) -> None:
 
 @bench.command("index")
 @click.option("--preset", type=click.Choice(preset_names()), default="criteo-terabyte", show_default=True)
-@click.option("--data", metavar="PATH", help="Criteo text (a file, glob or folder) instead of the preset's stream.")
+@click.option(
+    "--data",
+    metavar="PATH",
+    callback=dataset_paths,
+    help="Criteo text (a file, glob or folder) instead of the preset's stream.",
+)
 @click.option("--labels/--no-labels", default=True, help="Whether the files of --data have a label column.")
 @click.option(
     "--rows",

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli_inputs import read_by
+from headrace.cli_inputs import dataset_paths, read_by
 from headrace.cli_report import refuse_given
 from headrace.formats.datasets import DATASETS
 from headrace.formats.own_text import NAME as OWN_TEXT
@@ -39,7 +39,7 @@ def _options(command: _F, *, required: bool) -> _F:
             help="YAML schema, instead of the dataset's own.",
         ),
         click.option("--dataset", type=click.Choice(list(DATASETS)), default="criteo-kaggle", show_default=True),
-        click.argument("data", nargs=-1, required=required),
+        click.argument("data", nargs=-1, required=required, callback=dataset_paths),
     ):
         command = option(command)
     return command

@@ -1,13 +1,16 @@
-"""Files that an option names and a command reads: what is wrong with one is told as what is wrong with the option."""
+"""Files that an option names and a command reads: what is wrong with one is told as what is wrong with the option, and
+none of them is overwritten by the same command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import click
 
-from headrace.cli_outputs import in_words
+from headrace.cli_outputs import in_words, note_read
+from headrace.formats.files import MANIFEST_NAME, list_files
 
 T = TypeVar("T")
 
@@ -19,6 +22,7 @@ def read_by(read: Callable[[str], T]) -> Callable[[click.Context, click.Paramete
         if path is None:
             return None
         try:
+            note_read(ctx, param, [path])
             return read(path)
         except OSError as error:
             raise _unreadable(ctx, param, path, error) from None
@@ -32,11 +36,28 @@ def readable(ctx: click.Context, param: click.Parameter, paths: str | tuple[str,
     """Callback of an option that names files to be read later: refused at once where they cannot be opened."""
     for path in () if paths is None else (paths,) if isinstance(paths, str) else paths:
         try:
+            note_read(ctx, param, [path])
             with open(path, "rb"):
                 pass
         except (OSError, ValueError) as error:  # ValueError: of a zero byte in a name
             raise _unreadable(ctx, param, path, error) from None
     return paths
+
+
+def dataset_paths(ctx: click.Context, param: click.Parameter, paths: str | tuple[str, ...] | None) -> object:
+    """Callback of what names a dataset (files, folders, patterns, URIs), as it is: the reader says what is wrong with
+    it. Its local files, and the manifests beside them, are known from here on as files that are read."""
+    named = () if paths is None else (paths,) if isinstance(paths, str) else paths
+    note_read(ctx, param, (file for path in named for file in _local_files(path)))
+    return paths
+
+
+def _local_files(path: str) -> Iterable[str]:
+    try:
+        files = list_files(path)
+    except (OSError, ValueError):  # also of a URI
+        return ()
+    return [*files, *{os.path.join(os.path.dirname(file), MANIFEST_NAME) for file in files}]
 
 
 def _unreadable(ctx: click.Context, param: click.Parameter, path: str, error: Exception) -> click.BadParameter:

@@ -1,17 +1,22 @@
-"""Files that a command writes when it is done: refused at once, not after an hour of work, where they cannot be."""
+"""Files that a command writes when it is done: refused at once, not after an hour of work, where they cannot be, or
+where the command reads them."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from headrace.formats.target_path import check_file_target
 
+_READ = "headrace.inputs"
+"""In the context's `meta`: by path, links followed, the option or argument that names it."""
+
 _WRITTEN = "headrace.outputs"
-"""In the context's `meta`: by path, links followed, the option that names it."""
+"""The same of the files that are written."""
 
 
 def writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
@@ -58,7 +63,27 @@ def _checked(ctx: click.Context, param: click.Parameter, path: str | None, *, wh
         other = written.setdefault(os.path.realpath(path), param.opts[0])
         if other != param.opts[0]:
             raise click.BadParameter(f"{path!r} is the file of {other} too; name another", ctx, param)
+        _refuse_overwriting(ctx)
     return path
+
+
+def note_read(ctx: click.Context, param: click.Parameter, paths: Iterable[str]) -> None:
+    """The command reads these files, so that none of them may be one that it writes: a usage error where one is."""
+    read: dict[str, str] = ctx.meta.setdefault(_READ, {})
+    name = param.human_readable_name if isinstance(param, click.Argument) else param.opts[0]
+    for path in paths:
+        read.setdefault(os.path.realpath(path), name)
+    _refuse_overwriting(ctx)
+
+
+def _refuse_overwriting(ctx: click.Context) -> None:
+    """Options come in any order: whichever comes last finds what is both read and written."""
+    read: dict[str, str] = ctx.meta.get(_READ, {})
+    written: dict[str, str] = ctx.meta.get(_WRITTEN, {})
+    for path in written:
+        if path in read:
+            message = f"{path!r} is read ({read[path]}), and would be overwritten; name another"
+            raise click.BadParameter(message, ctx, param_hint=repr(written[path]))
 
 
 def _refuse_empty(ctx: click.Context, param: click.Parameter, path: str, what: str) -> None:

@@ -10,6 +10,7 @@ import click
 from headrace.bench_files import PRESET, gzip_copy, head_of, parquet_copies, text_files, work_folder
 from headrace.bench_table import decode_table, rates_table
 from headrace.cli_bench import Count, Threads
+from headrace.cli_inputs import dataset_paths
 from headrace.cli_outputs import writable_folder
 from headrace.cli_report import json_option, refuse_given, rounds_option, write_report
 from headrace.formats.datasets import open_dataset
@@ -20,7 +21,12 @@ PEER_BYTES = 16 << 20
 
 FORMATS = ("tsv", "tsv_gz", "parquet")
 
-_data = click.option("--data", metavar="PATH", help="Criteo text, uncompressed, instead of generated Terabyte text.")
+_data = click.option(
+    "--data",
+    metavar="PATH",
+    callback=dataset_paths,
+    help="Criteo text, uncompressed, instead of generated Terabyte text.",
+)
 _work = click.option(
     "--work",
     metavar="DIR",

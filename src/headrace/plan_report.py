@@ -65,15 +65,16 @@ def _step_row(plan: StepPlan) -> dict[str, Any]:
 
 
 def summary(plans: PlanSequence) -> dict[str, Any]:
-    """Sums over the run; `hit_rate` and `early_share` as in `headrace bench plan`."""
+    """Sums over the run; `hit_rate` and `early_share` as in `headrace bench plan`, `capacity` and `r_rows` of each row
+    layout."""
     rows = step_rows(plans)
     total = {key: sum(row[key] for row in rows) for key in rows[0] if key != "step"}
     fetched = total["late"] + total["ahead"]
     return {
         "steps": len(rows),
         "window": plans.window,
-        "capacity": ", ".join(map(str, plans.capacity)),
-        "r_rows": ", ".join(map(str, plans.r_rows)),
+        "capacity": list(plans.capacity),
+        "r_rows": list(plans.r_rows),
         "requested": total["requested"],
         "fetched": fetched,
         "evicted": total["evicted"],
@@ -105,5 +106,6 @@ def draw(plans: PlanSequence, path: str) -> None:
         moved.plot(steps, [row[key] / 1e6 for row in rows], label=key.replace("_", " "))
     moved.set_ylabel("MB a step")
     moved.set_xlabel("step")
+    moved.xaxis.get_major_locator().set_params(integer=True)
     moved.legend()
     figure.savefig(path)

@@ -50,6 +50,14 @@ def test_an_equal_schema_is_enough(kit):
     check_batch(batch_of(kit, replace(SCHEMA)), SCHEMA)
 
 
+def test_weights_that_want_a_gradient_are_refused_with_what_to_do(kit):
+    batch = batch_of(kit, SCHEMA)
+    weights = torch.ones(len(batch.groups[0].query_ids), requires_grad=True)
+    learned = replace(batch, groups=(replace(batch.groups[0], weights=weights), *batch.groups[1:]))
+    with pytest.raises(ValueError, match=r"group 0: weights need a gradient.*pass weights\.detach\(\)"):
+        EmbeddingStage(SCHEMA)(learned)
+
+
 def test_labels_matter_in_training_only(kit):
     batch = batch_of(kit, replace(SCHEMA, labels=(Label(name="y"),)))
     assert EmbeddingStage(SCHEMA)(batch).shape == (2, 4)

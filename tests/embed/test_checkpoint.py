@@ -218,6 +218,17 @@ def test_an_optimizer_must_be_on_both_sides(tmp_path):
         run.restore(tmp_path / "run", optimizer=None)
 
 
+def test_the_optimizer_of_the_rows_is_not_that_of_the_dense_part(tmp_path):
+    run = Run()
+    rows = run.stage.optimizer()
+    with pytest.raises(TypeError, match="that of the dense part, or None"):
+        run.save(tmp_path / "run", optimizer=rows)
+    assert not (tmp_path / "run").exists()
+    run.save(tmp_path / "run")
+    with pytest.raises(TypeError, match="that of the dense part, or None"):
+        run.restore(tmp_path / "run", optimizer=rows)
+
+
 def test_a_run_is_restored_for_scoring_without_its_optimizer(kit, batches, tmp_path):
     run = Run()
     run.train(kit.plan_batches(batches))

@@ -200,7 +200,7 @@ class TestRefusals:
     def test_what_is_no_plain_array(self, database, stage, index, values):
         with pytest.raises(TypeError, match=r"table 'items': ids (that are|in a masked)"):
             database.prefetch({"items": values})
-        with pytest.raises(TypeError, match=r"table 'items': missing values (that are|in a masked)"):
+        with pytest.raises(TypeError, match=r"table 'items': flags of missing (that are|in a masked)"):
             database.prefetch({"items": [1, 2]}, missing={"items": values})
         with pytest.raises(TypeError, match=r"table 'items': ids (that are|in a masked)"):
             import_rows(stage, index, "items", values, np.zeros((2, 2), np.float32))
@@ -243,6 +243,7 @@ class TestRefusals:
             ({"items": np.ones((1, 2), np.float32)}, r"float32 \[1, 2\], not float32 \[2, 2\]"),
             ({"items": np.ones((2, 3), np.float32)}, r"float32 \[2, 3\], not"),
             ({"items": np.ones((2, 2))}, r"float64 \[2, 2\], not"),
+            ({"items": [[1.0, 2.0], [3.0]]}, "^table 'items': gradients that are no array: "),
             ({"users": np.ones((2, 3), np.float32)}, "'users', of which the ticket has no ids"),
             ({"items": np.ones((2, 2), np.float32), "zzz": 1}, "'zzz', of which"),
         ],

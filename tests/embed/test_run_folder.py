@@ -82,7 +82,7 @@ def test_a_missing_or_foreign_file_is_named(path):
         read_meta(path / "nowhere")
     (path / "meta.json").unlink()
     assert fingerprint(path) == ""
-    with pytest.raises(CheckpointError, match="not a checkpoint's description"):
+    with pytest.raises(CheckpointError, match=r"not a checkpoint folder: it has no meta\.json$"):
         read_meta(path)
 
 

@@ -18,7 +18,7 @@ from headrace.embed.arena import PlanError
 from headrace.embed.initializer import Constant, Normal
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.stage import EmbeddingStage
-from headrace.formats.schema import Schema, Sparse, Table
+from headrace.formats.schema import Label, Schema, Sparse, Table
 
 MIXED = Schema(  # two dims, both optimizers, a shared table, sum, mean, multi-hot; groups interleave
     sparse=(
@@ -571,7 +571,46 @@ class TestCopies:
             use(EmbeddingStage(ONE))
 
 
+def test_freezing_as_torch_does_says_how_it_is_done_here():
+    stage = EmbeddingStage(ONE)
+    assert stage.requires_grad_() is stage
+    with pytest.raises(RuntimeError, match=r"no torch parameters.*frozen=.*stage\.eval\(\)"):
+        stage.requires_grad_(False)
+
+
 class TestState:
+    def test_a_stage_for_scoring_takes_the_rows_of_training(self, kit):
+        labelled = replace(ONE, labels=(Label(name="y"),))
+        trained, scoring = EmbeddingStage(labelled, lr=0.5), EmbeddingStage(ONE)
+        batch = kit.make_batch(labelled, {"a": [[5]]}, kit.ToyIndex())
+        train(trained, kit.plan_batches([batch]))
+        scoring.load_state_dict(trained.state_dict())
+        assert scoring.state_arrays()["rows_0"].tolist() == trained.state_arrays()["rows_0"].tolist()
+        assert torch.equal(scoring.eval()(batch), trained.eval()(batch))
+
+    def test_a_state_from_before_is_loaded_where_the_whole_schema_is_the_same(self):
+        state = EmbeddingStage(ONE).state_dict()
+        del state["options"]["schema_of_rows"]
+        EmbeddingStage(ONE).load_state_dict(state)
+        with pytest.raises(ValueError, match="another schema"):
+            EmbeddingStage(replace(ONE, labels=(Label(name="y"),))).load_state_dict(state)
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: torch.nn.Linear(2, 1).state_dict(), "^not the state of an EmbeddingStage"),
+            (
+                lambda: EmbeddingStage(ONE, seed=3).state_dict(),
+                "^the state is of a stage with seed=3, this one has seed=0$",
+            ),
+            (lambda: EmbeddingStage(MIXED).state_dict(), "^the state is of a stage with another schema [^;]*$"),
+            (lambda: EmbeddingStage(MIXED, seed=3).state_dict(), "another schema .*; seed=3, this one"),
+        ],
+    )
+    def test_the_state_of_another_stage_is_told_in_words(self, make, message):
+        with pytest.raises(ValueError, match=message):
+            EmbeddingStage(ONE).load_state_dict(make())
+
     def test_a_state_dict_warns_once_that_the_rows_are_not_in_it(self):
         model = torch.nn.Sequential(EmbeddingStage(ONE), torch.nn.Linear(2, 1))
         with pytest.warns(UserWarning, match=r"rows are not in state_dict\(\); save the run with headrace\.save_run"):

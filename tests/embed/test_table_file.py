@@ -187,6 +187,7 @@ NAN = [[1, 2], [np.nan, 4], [5, 6]]
         ([7, 8.0, 9], VECTORS, "ids of which one is 8.0, not an integer"),
         ([7, 8, 9], VECTORS.astype(int), "vectors of int64, not floats"),
         (np.array([[7], [8], [9]]), VECTORS, r"ids of shape \[3, 1\]"),
+        ([7, 8, 9], [[1.0, 2.0], [3.0], [5.0, 6.0]], "^table 'items': vectors that are no array: "),
     ],
 )
 def test_bad_rows_are_refused_and_change_nothing(stage, index, ids, vectors, message):
@@ -204,6 +205,8 @@ def test_bad_names_and_masks_are_refused(stage, index):
         import_rows(stage, index, "items", IDS, VECTORS, missing=np.array([True, True, False]))
     with pytest.raises(ValueError, match="not bool"):
         import_rows(stage, index, "items", IDS, VECTORS, missing=np.array([True]))
+    with pytest.raises(ValueError, match=r"^table 'items': flags of missing that are no array: "):
+        import_rows(stage, index, "items", IDS, VECTORS, missing=[[True], [True, False]])  # type: ignore[arg-type]
     assert len(index) == 0
 
 

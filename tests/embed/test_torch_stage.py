@@ -238,6 +238,7 @@ class TestOptions:
         ("options", "message"),
         [
             ({"kernels": "torch"}, "mode='direct' with rows on cpu .*mode='arena'"),
+            ({"device": "cuda"}, "device='cuda' takes mode='arena'"),
             ({"kernels": "triton"}, "kernels='triton' is neither"),
             ({"device": "meta"}, "device='meta'"),
             ({"device": "cuda", "kernels": "native"}, "native kernels work on the host"),

@@ -126,6 +126,70 @@ def test_all_commands_refuse_alike(command: str, options: tuple[str, ...], tmp_p
     assert os.listdir(tmp_path) == []
 
 
+READERS = (
+    ("plan DATA", ("--json", "--out")),
+    ("plan DATA --ranks 2", ("--json", "--out")),
+    ("stats DATA", ("--json",)),
+    ("replay DATA", ("--json",)),
+    ("lint DATA", ("--json",)),
+    ("convert DATA --out there", ("--json",)),
+    ("bench decode --data DATA", ("--json",)),
+    ("bench loader --data DATA", ("--json",)),
+    ("bench index --data DATA", ("--json",)),
+)
+
+
+@pytest.mark.parametrize(("command", "options"), READERS)
+def test_no_command_overwrites_what_it_reads(
+    command: str, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    generated = CliRunner().invoke(main, ["generate", "criteo-kaggle", "--out", "data", "--rows", "20"])
+    assert generated.exit_code == 0, generated.output
+    (tmp_path / "link").symlink_to("data/train_0.txt")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "data").iterdir()}
+
+    def refuses(data: str, option: str, path: str) -> None:
+        words = [data if word == "DATA" else word for word in command.split()]
+        for arguments in ([*words, option, path], [words[0], option, path, *words[1:]]):
+            if arguments[:2] == ["bench", option]:
+                continue
+            result = CliRunner().invoke(main, arguments)
+            assert result.exit_code == 2, result.output
+            assert option in result.output
+            assert "is read (" in result.output
+
+    for option in options:
+        for data in ("data/train_0.txt", "data", "data/*.txt", "link"):
+            for path in ("data/train_0.txt", "./data/../link"):
+                refuses(data, option, path)
+        refuses("data", option, "data/manifest.json")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "data").iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--out"])
+@pytest.mark.parametrize(
+    "read", ["--schema s.yaml data", "--links s.yaml --ranks 2 data", "--read s.yaml", "--diff s.yaml s.yaml"]
+)
+def test_nor_what_an_option_names(option: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "ranks_per_node: 2\n" if "--links" in read else "sparse: [a]\n"
+    (tmp_path / "s.yaml").write_text(text)
+    for arguments in ([*read.split(), option, "s.yaml"], [option, "s.yaml", *read.split()]):
+        result = CliRunner().invoke(main, ["plan", *arguments])
+        assert result.exit_code == 2, result.output
+        assert f"'{option}': " in result.output
+        assert f"is read ({read.split()[0]})" in result.output
+    assert (tmp_path / "s.yaml").read_text() == text
+
+
+def test_a_report_may_lie_beside_the_data(tmp_path: Path) -> None:
+    generated = CliRunner().invoke(main, ["generate", "criteo-kaggle", "--out", str(tmp_path), "--rows", "20"])
+    assert generated.exit_code == 0, generated.output
+    result = CliRunner().invoke(main, ["lint", str(tmp_path), "--json", str(tmp_path / "report.json")])
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize("command", ["replay x --resume", "bench decode --work", "bench loader --work"])
 def test_folders_are_refused_alike(command: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

@@ -42,6 +42,17 @@ def test_plans_are_summed_up_saved_read_proved_and_drawn(data, tmp_path) -> None
     assert "step 0  requested" in table.stdout
 
 
+def test_what_each_row_layout_has_is_numbers(data, tmp_path) -> None:
+    schema = tmp_path / "two.yaml"
+    schema.write_text("labels: [label]\nsparse: [C1, C2]\ntables: [{name: C1, dim: 4}, {name: C2, dim: 8}]\n")
+    out = tmp_path / "out"
+    assert invoke("convert", data, "--out", out).exit_code == 0
+    command = ("plan", out, "--dataset", "parquet", "--schema", schema, *PLAN, "--hot-rows", 7)
+    made = json.loads(invoke(*command, "--json", "-").stdout)
+    assert (made["capacity"], made["r_rows"]) == ([1500, 1500], [7, 7])
+    assert "capacity            1500, 1500\n" in invoke(*command).stdout
+
+
 def test_a_saved_plan_that_is_wrong_ends_with_exit_code_1(data, tmp_path) -> None:
     from dataclasses import replace
 

@@ -173,7 +173,7 @@ def test_restore_needs_an_empty_index(index_class: type[DIT]) -> None:
         dit.index([column(0, [1])])
         dit.commit(0)
         table = dit.snapshot()
-        with pytest.raises(RuntimeError, match="empty index"):
+        with pytest.raises(RuntimeError, match="empty index, new or of a loader that has given no batch yet"):
             dit.restore(table)
         other.index([column(0, [4])])
         with pytest.raises(RuntimeError, match="empty index"):

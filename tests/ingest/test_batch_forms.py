@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 
@@ -43,6 +44,23 @@ def test_raw_ids_by_feature():
     }
 
 
+@pytest.mark.parametrize("missing_id", [-9, np.int32(-9), 2**64 - 9])
+def test_the_missing_value_is_an_id_with_its_bits(missing_id):
+    for values, _ in batch(plan=False).to_embedding_bag_inputs(ids="raw", missing_id=missing_id).values():
+        assert values.dtype == torch.int64
+    assert batch(plan=False).to_embedding_bag_inputs(ids="raw", missing_id=missing_id)["a"][0].tolist() == [-1, -9, 7]
+
+
+@pytest.mark.parametrize(
+    ("missing_id", "error"),
+    [(0.5, TypeError), (2.0, TypeError), ("0", TypeError), (True, TypeError), (2**64, ValueError)],
+)
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_is_no_id_is_refused_before_it_turns_all_ids_into_floats(missing_id, error, missing):
+    with pytest.raises(error, match="missing_id="):
+        batch(plan=False, missing=missing).to_embedding_bag_inputs(ids="raw", missing_id=missing_id)
+
+
 def test_slots_feed_an_embedding_bag():
     planned = batch(plan=True)
     weight = torch.arange(40.0).view(20, 2)
@@ -74,6 +92,17 @@ def test_kjt_gets_keys_values_and_lengths(monkeypatch):
     assert given["values"].tolist() == [-1, 8, 7, 1, 2, 2, 5, 5, 6]
     assert given["lengths"].tolist() == [1, 1, 1, 2, 0, 1, 1, 1, 1]
     assert (given["values"].dtype, given["lengths"].dtype, given["weights"]) == (torch.int64, torch.int32, None)
+
+
+def test_kjt_keeps_the_weights_of_the_layouts_that_have_them(monkeypatch):
+    fake = types.ModuleType("torchrec")
+    fake.KeyedJaggedTensor = lambda **given: given
+    monkeypatch.setitem(sys.modules, "torchrec", fake)
+    plain = batch(plan=False, missing=False)
+    weighed = dataclasses.replace(plain.groups[0], weights=torch.arange(6.0))
+    given = dataclasses.replace(plain, groups=(weighed, *plain.groups[1:])).to_kjt(ids="raw")
+    assert given["weights"].tolist() == [0, 1, 2, 3, 4, 5, 1, 1, 1]
+    assert given["weights"].dtype == torch.float32
 
 
 def test_kjt_without_torchrec_says_so(monkeypatch):

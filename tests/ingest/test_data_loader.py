@@ -124,6 +124,7 @@ def test_evaluation_inserts_nothing_and_marks_unknown_ids(data, schema, tmp_path
         ({"batch_size": True}, "batch_size"),
         ({"batch_size": 2.5}, "batch_size"),
         ({"window": -1}, "window"),
+        ({"hot_rows": "all"}, "hot_rows, unless \"auto\", is an integer of at least 0, got 'all'"),
         ({"capacity": 0}, "capacity"),
         ({"num_workers": -1}, "num_workers"),
         ({"hot_rows": -1}, "hot_rows"),
