@@ -22,6 +22,7 @@ from headrace.embed.optimizers import UpdateRule
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.sources import VectorSource
 from headrace.embed.step_times import StepTimes
+from headrace.embed.uninterrupted import uninterrupted
 from headrace.ingest.step_plan import NEVER, FetchKeys, Movement, StepPlan
 
 
@@ -101,7 +102,7 @@ class ArenaResidency:
         self.prepare_update(group, keys, slots, grads, rule)()
 
     def prepare_update(
-        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule
+        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule, *, alone: bool = False
     ) -> Callable[[], None]:
         """Rows of an earlier batch may have left the arena since: those are updated in their chunks."""
         if slots is not None:
@@ -150,16 +151,18 @@ class ArenaResidency:
 
     def empty(self) -> None:
         emptied = self._emptied if self._run is None else self._run
-        self._drop()
-        self._emptied = emptied
+        try:
+            self._drop()
+        finally:
+            self._emptied = emptied
 
     def _drop(self) -> None:
-        self._mover.drop()
         self._arenas = []
         self._run = None
         self._moved = -1
         self._torn = None
         self._emptied = None
+        self._mover.drop()  # last, since it may wait
 
     def close(self, timeout_s: float) -> None:
         self._mover.close(timeout_s)
@@ -231,7 +234,7 @@ class ArenaResidency:
         with self._times.of("gather"):
             for arena, part in zip(self._arenas, parts, strict=True):
                 arena.check(part, number)
-        with self._whole_or_torn(number):
+        with uninterrupted(), self._whole_or_torn(number):
             with self._times.of("gather"):
                 three = zip(self._arenas, parts, keys, strict=True)
                 moves = [arena.begin(part, own) for arena, part, own in three if _moves_rows(part)]

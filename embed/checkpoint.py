@@ -22,6 +22,7 @@ import os
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex
 
@@ -165,12 +166,15 @@ class SavedRun:
         self._check_dense(stage, model, optimizer, training=training)
         with self._unless_replaced():
             rows = self._read_rows(stage)
-        with self._dense_put_back_on_error(stage, model, optimizer), stage.state_to_load(rows) as load:
+        also = partial(self._load_rest, stage, index)
+        with self._dense_put_back_on_error(stage, model, optimizer), stage.state_to_load(rows, also) as load:
             self._load_dense(model, optimizer)
             if index is not None:
                 with self._unless_replaced("; the index given may hold that one's keys: make it anew"):
                     index.read_snapshot(str(self.index_path))
             load()
+
+    def _load_rest(self, stage: EmbeddingStage, index: ReadsSnapshot | None) -> None:
         stage.use_index(index, "the index restored")
         if "optimizer" in self.stage_options:
             stage.optimizer().load_state_dict(self.stage_options["optimizer"])

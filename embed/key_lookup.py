@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.embed.arrays import I64, U64, Bool
+from headrace.embed.arrays import I64, U64, Bool, array_of
 from headrace.embed.row_keys import RowKeys
 from headrace.formats.checks import check_type
 from headrace.formats.schema import Schema
@@ -59,7 +59,7 @@ def group_of_tables(schema: Schema) -> dict[str, int]:
 
 def check_ids(table: str, ids: Any) -> U64:
     """`ids` (integers of up to 64 bits, 1-D) as uint64 [n]; negative ones as their bits. TypeError or ValueError."""
-    array = _of_list(table, ids) if isinstance(ids, (list, tuple)) else np.asarray(ids)
+    array = _of_list(table, ids) if isinstance(ids, (list, tuple)) else array_of(ids, f"table {table!r}: ids")
     if array.dtype.kind not in "iu":
         raise TypeError(f"table {table!r}: ids of {array.dtype}, not integers of up to 64 bits")
     if array.ndim != 1:

@@ -41,39 +41,42 @@ class MoveWorker:
 
     ``submitted --thread--> fetched --thread, when it may--> landed``. An error of a job ends the thread; it is raised
     by the caller's present or next call, and by each until :meth:`drop`. `wait` and `drain` can be interrupted (Ctrl-C)
-    and called again. The thread keeps neither the mover nor the process alive.
+    and called again; a `drop` or `close` that was interrupted is finished by the next call, whichever it is. The thread
+    keeps neither the mover nor the process alive.
     """
 
     def __init__(self) -> None:
         self._desk = _Desk()
         self._thread: threading.Thread | None = None
         self._pid = 0
+        self._dropped = False  # and not finished
+        self._ending = False
         self._end: weakref.finalize[..., MoveWorker] | None = None
 
     def submit(self, job: Job) -> None:
-        self._check_process()
+        self._ready()
         self._desk.submit(job)
         if self._thread is None:
             self._start()
 
     def wait(self, number: int) -> None:
-        self._check_process()
+        self._ready()
         for job in self._desk.wait(number):
             job.hold()
 
     def drain(self) -> None:
-        self._check_process()
+        self._ready()
         self._desk.drain()
 
     def drop(self) -> None:
-        self._stop(PATIENCE_S)
-        self._desk = _Desk()
+        self._dropped = True
+        self._finish_end()
 
     def close(self, timeout_s: float) -> None:
         """Waits for all jobs, `timeout_s` at most, and ends the thread; a RuntimeWarning says so if it does not end."""
         if self._pid != os.getpid():
             return
-        if self._desk.rests(timeout_s):
+        if self._dropped or self._ending or self._desk.rests(timeout_s):
             self._stop(EXIT_TIMEOUT_S)
             return
         warnings.warn(
@@ -90,18 +93,29 @@ class MoveWorker:
         self._end = weakref.finalize(self, _end, self._desk, thread, self._pid)
 
     def _stop(self, timeout_s: float) -> None:
+        self._ending = True
         thread, end = self._thread, self._end
-        if thread is None or self._pid != os.getpid():
-            self._thread = None
-            return
-        self._desk.stop()
-        thread.join(timeout_s)
-        if thread.is_alive():
-            raise TimeoutError(f"the thread that moves embedding rows did not end within {timeout_s:g} s")
-        if end is not None:
-            end.detach()
+        if thread is not None and self._pid == os.getpid():
+            self._desk.stop()
+            thread.join(timeout_s)
+            if thread.is_alive():
+                raise TimeoutError(f"the thread that moves embedding rows did not end within {timeout_s:g} s")
+            if end is not None:
+                end.detach()
         self._thread = None
         self._desk.restart()
+        self._ending = False
+
+    def _finish_end(self) -> None:
+        if self._dropped or self._ending:
+            self._stop(PATIENCE_S)
+        if self._dropped:
+            self._desk = _Desk()
+            self._dropped = False
+
+    def _ready(self) -> None:
+        self._check_process()
+        self._finish_end()
 
     def _check_process(self) -> None:
         if self._thread is not None and self._pid != os.getpid():
@@ -115,7 +129,8 @@ class _Desk:
     """What the trainer and the thread exchange."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a condition's own __exit__ can be interrupted before it lets go
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Job] = deque()
         self._staged: deque[Job] = deque()  # vacated, not landed
         self._fetched: deque[Job] = deque()  # since the last `wait`
@@ -124,7 +139,7 @@ class _Desk:
         self._error: BaseException | None = None
 
     def submit(self, job: Job) -> None:
-        with self._changed:
+        with self._lock:
             self._raise_error()
             self._waiting.append(job)
             self._changed.notify_all()
@@ -132,7 +147,7 @@ class _Desk:
     def wait(self, number: int) -> list[Job]:
         """Until all jobs up to `number` have been fetched; those of them that were not given by an earlier call."""
         self._until(lambda: not self._owes(number), f"movement {number}")
-        with self._changed:
+        with self._lock:
             found = []
             while self._fetched and self._fetched[0].number <= number:
                 found.append(self._fetched.popleft())
@@ -143,11 +158,11 @@ class _Desk:
 
     def rests(self, timeout_s: float) -> bool:
         """Whether, after `timeout_s` at most, all jobs are done, or one has failed."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: self._error is not None or not self._busy, timeout_s)
 
     def stop(self) -> None:
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
 
@@ -161,19 +176,19 @@ class _Desk:
                 self._run(self._waiting[0])
             else:
                 self._land_oldest()
-            with self._changed:
+            with self._lock:
                 self._running = False
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
         """The thread ends with `error`."""
-        with self._changed:
+        with self._lock:
             self._error = error
             self._running = False
             self._changed.notify_all()
 
     def _next_is_there(self) -> bool:
-        with self._changed:
+        with self._lock:
             while not (self._stopped or self._waiting or self._staged):
                 self._changed.wait()
             self._running = not self._stopped
@@ -186,7 +201,7 @@ class _Desk:
         while self._staged and self._staged[0].number <= must_have_landed:
             self._land_oldest()
         job.fetch()
-        with self._changed:
+        with self._lock:
             self._waiting.popleft()
             self._fetched.append(job)
             self._changed.notify_all()
@@ -205,7 +220,7 @@ class _Desk:
     def _until(self, reached: _Test, what: str) -> None:
         timeout_s = PATIENCE_S
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             while not reached():
                 self._raise_error()
                 left = deadline - time.monotonic()

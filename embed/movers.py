@@ -63,7 +63,10 @@ class Mover(Protocol):
         """Until every submitted job has been fetched and landed."""
 
     def drop(self) -> None:
-        """Forget the jobs that have not begun, and an error. Between two runs: numbers may begin anew."""
+        """Forget the jobs that have not begun, and an error. Between two runs: numbers may begin anew.
+
+        Where it is interrupted (Ctrl-C), the next call takes it up again.
+        """
 
     def close(self, timeout_s: float) -> None:
         """End what runs in the background; it begins anew when a job is submitted."""

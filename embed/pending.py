@@ -14,6 +14,7 @@ from torch import Tensor
 from headrace.embed.arrays import U32, U64
 from headrace.embed.row_gradients import RowGradients, SumRows, added, aliased, rows_where, with_gradients
 from headrace.embed.row_keys import RowKeys
+from headrace.embed.uninterrupted import uninterrupted
 
 Rows = Sequence[RowGradients | None]
 """One entry a group."""
@@ -215,10 +216,11 @@ class PendingGradients:
                 batches.add(self._batch)
                 folded.append(one)
                 self._keep(sums, group, aliased(one), own=True)
-        self._kept, self._before = sums
-        self._batches = batches
-        self._late = []
-        self._empty_leaves(folded)
+        with uninterrupted():  # else what was added would be so again
+            self._kept, self._before = sums
+            self._batches = batches
+            self._late = []
+            self._empty_leaves(folded)
 
     def _forget(self) -> None:
         self._kept, self._before = [None] * self._num_groups, [None] * self._num_groups

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from headrace.embed import _pool, _rows
 from headrace.embed._threads import Threads
-from headrace.embed.arrays import F32, I64
+from headrace.embed.arrays import F32, I64, plain
 from headrace.embed.buffers import BufferPool
 from headrace.embed.layout import GroupLayout
 from headrace.embed.step_times import StepTimes
@@ -192,7 +192,7 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        array, work = grad.numpy(), ctx.work
+        array, work = plain(grad).numpy(), ctx.work
         grads: list[Tensor | None] = []
         with work.times.of("backward"):
             for one, wanted in zip(ctx.bags, ctx.needs_input_grad[4:], strict=True):
@@ -219,5 +219,5 @@ class _Sequences(torch.autograd.Function):
         bags, work = ctx.bags, ctx.work
         with work.times.of("backward"):
             out = work.buffers.take((bags.num_unique, bags.layout.dim))
-            sequence_backward(bags, grad.contiguous().numpy(), out.numpy(), work.threads)
+            sequence_backward(bags, plain(grad).contiguous().numpy(), out.numpy(), work.threads)
         return None, None, None, out

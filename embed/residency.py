@@ -40,12 +40,13 @@ class Residency(Protocol):
         """
 
     def prepare_update(
-        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule
+        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule, *, alone: bool = False
     ) -> Callable[[], None]:
-        """All of :meth:`update` that may fail, but for the memory of a device; the call that it gives does the rest,
-        once, and must be made before anything else is asked for.
+        """All of :meth:`update` that may fail, but for the memory of a device, or wait; the call that it gives does the
+        rest, once, and must be made before anything else is asked for.
 
-        A step over several groups then fails before the first has changed.
+        A step over several groups then fails before the first has changed. `alone` says that there is no other group:
+        the call may then be out of memory, with no row changed.
         """
 
     def write(self, group: int, keys: RowKeys, rows: F32) -> None:
@@ -84,10 +85,11 @@ class DirectResidency:
         self._stores[group].update(*keys, host_array(grads), rule, threads=self._threads)
 
     def prepare_update(
-        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule
+        self, group: int, keys: RowKeys, slots: I64 | None, grads: Tensor, rule: UpdateRule, *, alone: bool = False
     ) -> Callable[[], None]:
         store, array = self._stores[group], host_array(grads)
-        store.make_room(keys.locations)
+        if not alone:  # looking at all rows costs a little
+            store.make_room(keys.locations)
         return lambda: store.update(*keys, array, rule, threads=self._threads)
 
     def write(self, group: int, keys: RowKeys, rows: F32) -> None:

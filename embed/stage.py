@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler, which takes seconds
 
 from headrace.embed._threads import Threads
 from headrace.embed.arguments import check_integer, check_number
@@ -41,6 +41,7 @@ from headrace.embed.stage_parts import Capacity, Mode, check_device, make_parts,
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
 from headrace.embed.table_options import check_tables, split_initializers
+from headrace.embed.uninterrupted import uninterrupted
 from headrace.embed.wire import Wire, WireType
 from headrace.formats.checks import check_flag, check_type
 from headrace.formats.schema import Schema, check_schema, table_uid
@@ -186,7 +187,7 @@ class EmbeddingStage(torch.nn.Module):
         )
         self._warns_of_rows = self._warns_of_steps = True
         self._num_replaced = 0
-        self._half_loaded = False
+        self._half_done: str | None = None
         self._exchange: RankExchange | None = None
         Wire(wire)  # refused also where nothing travels
         if communicator is not None:
@@ -261,6 +262,7 @@ class EmbeddingStage(torch.nn.Module):
     def output_dim(self) -> int:
         return self.layout.output_dim
 
+    @_disable_dynamo  # in a compiled model too
     def forward(self, batch: Batch) -> Tensor:
         """Pooled features float32 [B, output_dim] in schema order; sequence features have no columns."""
         check_type("batch", batch, Batch, BATCH)
@@ -280,6 +282,7 @@ class EmbeddingStage(torch.nn.Module):
         parts: tuple[Tensor, ...] = pooled.split(list(dims.values()), dim=1)  # type: ignore[no-untyped-call]
         return dict(zip(dims, parts, strict=True))
 
+    @_disable_dynamo  # in a compiled model too
     def forward_sequences(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """(values float32 [n, dim], offsets int64 [B + 1]) of each sequence feature (pooling none), unweighted.
 
@@ -307,6 +310,7 @@ class EmbeddingStage(torch.nn.Module):
         gradients of its forwards, and of batches before it since the last step, add up.
         """
         check_type("batch", batch, Batch, BATCH)
+        self._check_whole()
         last = self._last
         if last is not None and batch.plan is not None and _is_split(last.batch.plan, batch.plan):
             raise RuntimeError(
@@ -459,9 +463,10 @@ class EmbeddingStage(torch.nn.Module):
         self._residency.empty()
         self._last = None
         self._pending.let_go()
-        self._pending.forget(group, locations)
-        self._num_replaced += 1
-        self.stores[group].forget(locations[locations != ABSENT])
+        with uninterrupted():
+            self._pending.forget(group, locations)
+            self._num_replaced += 1
+            self.stores[group].forget(locations[locations != ABSENT])
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
         """Copies of the written rows: ``locations_g`` uint64 [n] ascending and ``rows_g`` float32 [n, dim + state] of
@@ -487,28 +492,41 @@ class EmbeddingStage(torch.nn.Module):
             load()
 
     @contextmanager
-    def state_to_load(self, state: Mapping[str, Array]) -> Iterator[Callable[[], None]]:
+    def state_to_load(
+        self, state: Mapping[str, Array], also: Callable[[], None] = lambda: None
+    ) -> Iterator[Callable[[], None]]:
         """All of :meth:`load_state_arrays` that may fail is done at the start of the block; the call that it gives does
-        the rest. Without it nothing changes."""
+        the rest, and `also`, which belongs to it. Without it nothing changes."""
         self._settle_to_load()
         self.check_state_arrays(state)
+        over: list[None] = []
+
+        def load() -> None:
+            if over:
+                raise RuntimeError("a state is loaded once, within the block that it was prepared for")
+            over.append(None)
+            self._replace_rows(replace, also)
+
         with ExitStack() as room:
-            replace = []
+            replace: list[Callable[[], None]] = []
+            room.callback(over.append, None)
             for g, store in enumerate(self.stores):
                 room.callback(store.drop_prepared)
                 replace.append(store.prepare(state[f"locations_{g}"], state[f"rows_{g}"]))
-            yield partial(self._replace_rows, replace)
+            yield load
 
-    def _replace_rows(self, replace: Sequence[Callable[[], None]]) -> None:
-        self._residency.empty()
-        self._half_loaded = True
-        self._last = None
-        self._num_replaced += 1
-        self._pending.clear()
-        self._index.free()
-        for one in replace:
-            one()
-        self._half_loaded = False
+    def _replace_rows(self, replace: Sequence[Callable[[], None]], also: Callable[[], None]) -> None:
+        self._half_done = "loading a state"
+        self._residency.empty()  # may wait for what moves just now
+        with uninterrupted():
+            self._last = None
+            self._num_replaced += 1
+            self._pending.clear()
+            self._index.free()
+            for one in replace:
+                one()
+            also()
+            self._half_done = None
 
     def check_state_arrays(self, state: Mapping[str, Array]) -> None:
         """ValueError for rows of other groups, shapes or places than this stage's."""
@@ -632,7 +650,7 @@ class EmbeddingStage(torch.nn.Module):
                 f"the gradients of {self._pending.num_batches} batches wait for a step, and no row was trained since: "
                 "call stage.step(batch) (or stage.optimizer().step()) after backward",
                 UserWarning,
-                stacklevel=6,  # through torch.nn.Module
+                stacklevel=8,  # through torch.nn.Module and what keeps its compiler out
             )
 
     def _check_no_gradients_over_ranks(self) -> None:
@@ -666,13 +684,13 @@ class EmbeddingStage(torch.nn.Module):
 
     def _settle_to_load(self) -> None:
         """:meth:`_settle`, also where the rows are no good."""
-        if not self._half_loaded:
+        if self._half_done is None:
             self._settle()
 
     def _check_whole(self) -> None:
-        if self._half_loaded:
+        if self._half_done is not None:
             raise RuntimeError(
-                "loading a state was interrupted half-way: the stage has rows of two states; load one again "
+                f"{self._half_done} was interrupted half-way: the stage has rows of two states; load one again "
                 "(stage.load_state_dict, or headrace.load_run(path).restore(...))"
             )
 
@@ -699,14 +717,16 @@ class EmbeddingStage(torch.nn.Module):
                 grad = None if rows is None else rows.leaf.grad
                 if rows is not None and grad is not None:
                     steps.append((g, rows.keys, rows.slots, grad, rule))
-            if len(steps) == 1:
-                self._residency.update(*steps[0])
-            else:  # what is out of memory is so before any group has changed
-                for update in [self._residency.prepare_update(*step) for step in steps]:
+            alone = len(steps) == 1
+            updates = [self._residency.prepare_update(*step, alone=alone) for step in steps]  # may be out of memory
+            with uninterrupted():
+                for update in updates:
                     update()
-            self._pending.take()
-            self._last = None
-            self._optimizer.num_steps += 1
+                    self._half_done = "a step"
+                self._pending.take()
+                self._last = None
+                self._optimizer.num_steps += 1
+                self._half_done = None
         self._times.end_step()
 
 

@@ -42,8 +42,8 @@ def load_stage_state(stage: EmbeddingStage, saved: Mapping[str, Any]) -> None:
     optimizer, options = state.pop("optimizer", None), state.pop("options", None)
     _check_options(options, stage_options(stage))
     arrays = {name: _array(name, value) for name, value in state.items()}
-    with stage.state_to_load(arrays) as load:
-        stage.optimizer().load_state_dict(optimizer)  # checks all before it changes anything
+    stage.optimizer().check_state_dict(optimizer)
+    with stage.state_to_load(arrays, also=lambda: stage.optimizer().load_state_dict(optimizer)) as load:
         load()
 
 

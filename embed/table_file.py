@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from headrace.embed.arrays import F32, Array, Bool, array_of, host_array
+from headrace.embed.arrays import F32, Array, Bool, array_of
 from headrace.embed.finite import first_not_finite
 from headrace.embed.key_lookup import FindsRows, TableIds, check_finds_rows, check_ids, find_rows, group_of_tables
 from headrace.embed.row_keys import RowKeys
@@ -194,9 +194,9 @@ def _matrix(column: pa.Array) -> Array:
 
 
 def _as_array(owner: str, vectors: Any) -> Array:
-    if not isinstance(vectors, torch.Tensor):
-        return array_of(vectors, f"{owner}: vectors")
-    return host_array(vectors.float() if vectors.dtype == torch.bfloat16 else vectors)  # NumPy has no bfloat16
+    if isinstance(vectors, torch.Tensor) and vectors.dtype == torch.bfloat16:  # which NumPy has not
+        vectors = vectors.float()
+    return array_of(vectors, f"{owner}: vectors")
 
 
 def _check_vectors(owner: str, vectors: Array, shape: tuple[int, int]) -> F32:

@@ -76,7 +76,8 @@ class DataLoader:
     train
         True: unseen ids get a row, and each batch carries a plan. False (evaluation, needs `index`): the index is read
         only, as it is when a batch is handed out; unknown ids are read as what they would be initialised with, and
-        ``batch.plan`` is None.
+        ``batch.plan`` is None. A batch that is kept does not learn of rows that come later: iterate anew for each
+        evaluation.
     window, capacity, hot_rows, verify_plan
         See :class:`PlanWindow`.
     idle_s

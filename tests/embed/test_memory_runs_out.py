@@ -242,3 +242,17 @@ class TestLoading:
                 use()
         stage.load_state_dict(state)
         assert bits(stage) == before
+
+    def test_a_state_is_loaded_once_within_its_block(self, kit):
+        stage = stage_of()
+        batch = batches_of(kit, SCHEMA)[0]
+        stage(batch).sum().backward()
+        stage.step(batch)
+        before = stage.state_arrays()
+        with stage.state_to_load(before) as load:
+            load()
+            with pytest.raises(RuntimeError, match="once, within the block"):
+                load()
+        with pytest.raises(RuntimeError, match="once, within the block"):
+            load()
+        assert bits(stage) == {name: array.tobytes() for name, array in before.items()}

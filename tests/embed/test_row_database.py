@@ -10,6 +10,7 @@ from headrace.embed.clipping import clip_grad_norm_
 from headrace.embed.initializer import Constant
 from headrace.embed.row_database import RowDatabase
 from headrace.embed.stage import EmbeddingStage
+from headrace.embed.table_file import import_rows
 from headrace.formats.rows import Source, SourceRange
 from headrace.formats.schema import Schema, Sparse, Table
 from headrace.indexer.dit import DIT
@@ -187,6 +188,34 @@ class TestBlocks:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+            torch.tensor([1, 2]).to_sparse(),
+            torch.empty(2, dtype=torch.int64, device="meta"),
+            np.ma.array([1, 2], mask=[False, True]),
+        ],
+    )
+    def test_what_is_no_plain_array(self, database, stage, index, values):
+        with pytest.raises(TypeError, match=r"table 'items': ids (that are|in a masked)"):
+            database.prefetch({"items": values})
+        with pytest.raises(TypeError, match=r"table 'items': flags of missing (that are|in a masked)"):
+            database.prefetch({"items": [1, 2]}, missing={"items": values})
+        with pytest.raises(TypeError, match=r"table 'items': ids (that are|in a masked)"):
+            import_rows(stage, index, "items", values, np.zeros((2, 2), np.float32))
+        if not isinstance(values, torch.Tensor) or values.dtype != torch.bfloat16:
+            with pytest.raises(TypeError, match=r"table 'items': vectors (that are|in a masked)"):
+                import_rows(stage, index, "items", [1, 2], values)
+        assert (len(index), database.in_flight) == (0, 0)
+
+    def test_gradients_under_a_mask(self, database, stage):
+        ticket = database.prefetch({"items": [1]})
+        with pytest.raises(TypeError, match="table 'items': gradients in a masked array"):
+            database.push(ticket, {"items": np.ma.array(np.ones((1, 2), np.float32), mask=True)})
+        database.update()
+        assert stage.num_steps == 0
+
     @pytest.mark.parametrize("wrong", [None, {"items": [1]}, 5, "ticket"])
     def test_what_is_no_ticket(self, database, wrong):
         for use in (database.pull, database.release, lambda t: database.push(t, {})):

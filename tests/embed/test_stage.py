@@ -682,3 +682,45 @@ def test_the_number_of_torch_threads_changes_no_bit(kit, stream):
     finally:
         torch.set_num_threads(threads)
     assert results[0] == results[1]
+
+
+class TestGradientsOfOtherForms:
+    @pytest.mark.parametrize(
+        "form",
+        [
+            lambda g: torch.complex(torch.zeros_like(g), -g).conj().imag,  # to be negated when it is read
+            lambda g: g.to_sparse(),
+            lambda g: g.double(),
+            lambda g: g.t().contiguous().t(),
+            lambda g: torch.cat([g, g], 1)[:, : g.shape[1]],
+        ],
+    )
+    def test_they_are_what_plain_ones_are(self, kit, form):
+        index = kit.ToyIndex()
+        ids = {"target": [[1], [2]], "history": [[1, 3], [2]], "user": [[5], [5]]}
+        batch = kit.plan_batches([kit.make_batch(SEQUENCES, ids, index)])[0]
+        found = []
+        for change in (lambda g: g, form):
+            stage = EmbeddingStage(SEQUENCES, lr=0.5, initializer=Constant(value=0.25))
+            pooled, (values, _) = stage(batch), stage.forward_sequences(batch)["history"]
+            pooled.backward(change(torch.arange(16.0).reshape(2, 8)))
+            values.backward(change(torch.arange(12.0).reshape(3, 4)))
+            stage.step(batch)
+            found.append({name: array.tobytes() for name, array in stage.state_arrays().items()})
+        assert found[0] == found[1]
+
+
+class TestCompiler:
+    def test_a_compiled_model_trains_as_it_does_otherwise(self, kit):
+        index = kit.ToyIndex()
+        made = [kit.make_batch(ONE, {"a": [[1], [2 + t], [3]]}, index) for t in range(4)]
+        found = []
+        for compiled in (False, True):
+            model = torch.nn.Sequential(EmbeddingStage(ONE, mode="arena", lr=0.5), torch.nn.Linear(2, 1, bias=False))
+            torch.nn.init.constant_(model[1].weight, 0.5)
+            run = torch.compile(model, backend="eager") if compiled else model
+            for batch in kit.plan_batches(made, window=1, run=1 + compiled):
+                run(batch).square().sum().backward()
+                model[0].step(batch)
+            found.append(model[0].state_arrays()["rows_0"].tobytes())
+        assert found[0] == found[1]
