@@ -35,6 +35,7 @@ from headrace.embed.pooling import sequence_ranges
 from headrace.embed.rank_exchange import RankExchange
 from headrace.embed.row_gradients import with_gradients
 from headrace.embed.row_keys import RowKeys
+from headrace.embed.rows_module import RowsModule
 from headrace.embed.stage_optimizer import StageOptimizer
 from headrace.embed.stage_over_ranks import check_vectors_alike, enter_from_owners, facts_of, gradients_to_send
 from headrace.embed.stage_parts import Capacity, Mode, check_device, make_parts, make_store
@@ -74,7 +75,7 @@ MANY_BATCHES = 256
 """So many batches without a step are taken for a step that was forgotten."""
 
 
-class EmbeddingStage(torch.nn.Module):
+class EmbeddingStage(RowsModule):
     """Gathers, pools and updates the embedding rows of a batch, on the host or on a GPU.
 
     A training step is ``out = stage(batch)``, a loss of `out`, ``loss.backward()``, ``stage.step(batch)``, or
@@ -185,7 +186,7 @@ class EmbeddingStage(torch.nn.Module):
         self._pending = PendingGradients(
             len(groups), here, self._kernels.sum_rows, self._optimizer.show, one_batch=communicator is not None
         )
-        self._warns_of_rows = self._warns_of_steps = True
+        self._warns_of_steps = True
         self._num_replaced = 0
         self._half_done: str | None = None
         self._exchange: RankExchange | None = None
@@ -554,45 +555,6 @@ class EmbeddingStage(torch.nn.Module):
         not fit. `strict` and `assign` are torch's, and have no effect.
         """
         load_stage_state(self, state_dict)
-
-    def requires_grad_(self, requires_grad: bool = True) -> EmbeddingStage:
-        """There is nothing to switch off: the rows are no torch parameters. RuntimeError that says how to freeze."""
-        if not requires_grad:
-            raise RuntimeError(
-                "the rows of an EmbeddingStage are no torch parameters, and would be trained on: name their tables in "
-                "EmbeddingStage(frozen=[...]), set the lr of their group in stage.optimizer().param_groups to 0, or "
-                "call stage.eval() for as long as nothing is to be trained"
-            )
-        return self
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """For ``copy.deepcopy``, ``pickle`` and ``torch.save``: TypeError that says what to do."""
-        raise TypeError(
-            "an EmbeddingStage, or a model that contains one, is neither copied nor pickled: its rows may be many "
-            "times the model. Save it with headrace.save_run, or by stage.state_dict() and model.state_dict(); to copy "
-            "or average a model (AveragedModel), take its dense part as a module of its own"
-        )
-
-    @contextmanager
-    def rows_saved_elsewhere(self) -> Iterator[None]:
-        """Within it ``state_dict()`` does not warn that the rows are not in it."""
-        before, self._warns_of_rows = self._warns_of_rows, False
-        try:
-            yield
-        finally:
-            self._warns_of_rows = before
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Nothing to save, so that a model with the stage has the keys of its dense part; see the class."""
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
-        if self._warns_of_rows:
-            self._warns_of_rows = False
-            warnings.warn(
-                "the embedding rows are not in state_dict(); save the run with headrace.save_run (or the rows with "
-                "stage.state_arrays() and the index with its snapshot)",
-                UserWarning,
-                stacklevel=2,
-            )
 
     def initial_rows(self, dim: int, ids: U64, tables: U32, missing: Bool) -> F32:
         """Vectors float32 [n, dim] that keys (raw id, table uid, missing flag) start from."""

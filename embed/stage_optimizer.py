@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -114,6 +114,13 @@ class StageOptimizer(torch.optim.Optimizer):
         if any(value != values[0] for value in values):
             raise ValueError(f"the row layouts differ in {name}: {values}; see stage.optimizer().param_groups")
         return values[0] if values else self.defaults[name]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """For ``copy.deepcopy``, ``pickle`` and ``torch.save``: TypeError, since a copy would drive the same stage."""
+        raise TypeError(
+            "the optimizer of an EmbeddingStage belongs to its stage, and is neither copied nor pickled: save the run "
+            "with headrace.save_run, or stage.optimizer().state_dict()"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data: number of steps, and the options of each group (without pending gradients)."""

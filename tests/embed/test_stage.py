@@ -570,6 +570,12 @@ class TestCopies:
         with pytest.raises(TypeError, match=r"neither copied nor pickled.*headrace\.save_run.*AveragedModel"):
             use(EmbeddingStage(ONE))
 
+    @pytest.mark.parametrize("use", [copy.deepcopy, copy.copy, pickle.dumps])
+    def test_a_second_optimizer_would_drive_the_same_stage(self, use):
+        stage = EmbeddingStage(ONE)
+        with pytest.raises(TypeError, match=r"belongs to its stage.*stage\.optimizer\(\)\.state_dict\(\)"):
+            use(stage.optimizer())
+
 
 def test_freezing_as_torch_does_says_how_it_is_done_here():
     stage = EmbeddingStage(ONE)
