@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from itertools import count
 
 import pytest
 
+import headrace
 from headrace.ingest.engine.errors import NodeInterruptedError
 from tests.support.batches import digest
 from tests.support.interrupts import InterruptAt
@@ -85,3 +87,48 @@ def test_the_next_epoch_after_an_interrupt_is_whole(data, schema):
         with pytest.raises(NodeInterruptedError):
             next(it)
         assert sum(batch.num_rows for batch in loader) == ROWS
+
+
+def test_real_signals_at_any_time(data, schema):
+    """A timer's, again and again, that raise while the loader is at work."""
+
+    class Impatient(BaseException):  # as KeyboardInterrupt
+        pass
+
+    def handle(number, frame):
+        while frame is not None:
+            if frame.f_code is headrace.DataLoader._next.__code__:
+                raise Impatient
+            frame = frame.f_back
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+
+    with loader_of(data, schema, batch_size=4) as whole:
+        expected = places_of(whole)
+    before = signal.signal(signal.SIGALRM, handle)
+    got, interrupts, again = [], 0, 0
+    try:
+        with loader_of(data, schema, batch_size=4) as loader:
+            it = iter(loader)
+            while len(got) < len(expected):
+                if interrupts < 60:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0002 * (1 + interrupts % 7))
+                try:
+                    batch = next(it)
+                except Impatient:
+                    interrupts += 1
+                    continue
+                except NodeInterruptedError:
+                    again += 1
+                    loader.load_state_dict(loader.state_dict())
+                    it = iter(loader)
+                    continue
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                got += places_of([batch])
+            assert got == expected
+            assert list(it) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts >= 5
+    assert again >= 5
