@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+SHARED = Path(__file__).resolve().parent / "cpp"  # headers of these programs
 
 
 def run_sanitized(
@@ -31,16 +32,8 @@ def run_sanitized(
         pytest.skip("no C++ compiler on the path")
     program = folder / "program"
     flags = ["-std=c++17", level, "-g1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all", "-pthread"]
-    build = [
-        str(COMPILER),
-        *flags,
-        *options,
-        f"-fsanitize={sanitizers}",
-        f"-I{headers}",
-        str(source),
-        "-o",
-        str(program),
-    ]
+    includes = [f"-I{headers}", f"-I{SHARED}"]
+    build = [str(COMPILER), *flags, *options, f"-fsanitize={sanitizers}", *includes, str(source), "-o", str(program)]
     built = subprocess.run(build, capture_output=True, text=True, timeout=100, check=False)
     if built.returncode and not _works(sanitizers, folder):
         pytest.skip(f"{COMPILER} has no -fsanitize={sanitizers} that runs here")

@@ -4,17 +4,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <new>
 #include <random>
 
-static long allocations_left = -1;  // -1: never fails
+#include "check.hpp"
+#include "failing_memory.hpp"
+
 static long mappings = 0;
 
-static bool runs_out() {
-    if (allocations_left == 0) return true;
-    if (allocations_left > 0) --allocations_left;
-    return false;
-}
 static void* counted_mmap(void* at, size_t bytes, int rights, int flags, int file, off_t offset) {
     if (runs_out()) return MAP_FAILED;
     ++mappings;
@@ -24,28 +20,11 @@ static int counted_munmap(void* at, size_t bytes) {
     --mappings;
     return munmap(at, bytes);
 }
-[[gnu::noinline]] void* operator new(std::size_t size) {
-    if (runs_out()) throw std::bad_alloc();
-    void* memory = std::malloc(size == 0 ? 1 : size);
-    if (memory == nullptr) throw std::bad_alloc();
-    return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
 #define mmap counted_mmap
 #define munmap counted_munmap
 #include "chunk_store.hpp"
 #undef mmap
 #undef munmap
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (0)
 
 namespace headrace {
 

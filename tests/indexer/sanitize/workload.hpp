@@ -5,15 +5,8 @@
 #include <cstdlib>
 #include <random>
 
+#include "check.hpp"
 #include "dit.hpp"
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (0)
 
 namespace headrace {
 

@@ -1,30 +1,11 @@
 // A planner whose memory runs out in push, beside one whose memory does not. For -fsanitize=address,undefined.
 #include <cstdio>
 #include <cstdlib>
-#include <new>
 #include <random>
 
+#include "check.hpp"
+#include "failing_memory.hpp"
 #include "planner.hpp"
-
-static long allocations_left = -1;  // -1: never fails
-
-[[gnu::noinline]] void* operator new(std::size_t size) {
-    if (allocations_left == 0) throw std::bad_alloc();
-    if (allocations_left > 0) --allocations_left;
-    void* memory = std::malloc(size == 0 ? 1 : size);
-    if (memory == nullptr) throw std::bad_alloc();
-    return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (0)
 
 namespace headrace::plan {
 

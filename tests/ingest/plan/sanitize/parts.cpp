@@ -6,16 +6,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "check.hpp"
 #include "lot_flags.hpp"
 #include "page_index.hpp"
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                        \
-        }                                                                        \
-    } while (0)
 
 namespace headrace::plan {
 

@@ -6,9 +6,14 @@
 
 static thread_local long allocations_left = -1;  // -1: never fails
 
-static void* allocate(std::size_t size, std::size_t alignment) {
-    if (allocations_left == 0) throw std::bad_alloc();
+static bool runs_out() {
+    if (allocations_left == 0) return true;
     if (allocations_left > 0) --allocations_left;
+    return false;
+}
+
+static void* allocate(std::size_t size, std::size_t alignment) {
+    if (runs_out()) throw std::bad_alloc();
     void* memory =
         std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment + (size == 0) * alignment);
     if (memory == nullptr) throw std::bad_alloc();
