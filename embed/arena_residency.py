@@ -22,7 +22,7 @@ from headrace.embed.optimizers import UpdateRule
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.sources import VectorSource
 from headrace.embed.step_times import StepTimes
-from headrace.embed.uninterrupted import uninterrupted
+from headrace.formats.uninterrupted import uninterrupted
 from headrace.ingest.step_plan import NEVER, FetchKeys, Movement, StepPlan
 
 

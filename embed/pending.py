@@ -14,7 +14,7 @@ from torch import Tensor
 from headrace.embed.arrays import U32, U64
 from headrace.embed.row_gradients import RowGradients, SumRows, added, aliased, rows_where, with_gradients
 from headrace.embed.row_keys import RowKeys
-from headrace.embed.uninterrupted import uninterrupted
+from headrace.formats.uninterrupted import uninterrupted
 
 Rows = Sequence[RowGradients | None]
 """One entry a group."""

@@ -42,10 +42,10 @@ from headrace.embed.stage_parts import Capacity, Mode, check_device, make_parts,
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
 from headrace.embed.table_options import check_tables, split_initializers
-from headrace.embed.uninterrupted import uninterrupted
 from headrace.embed.wire import Wire, WireType
 from headrace.formats.checks import check_flag, check_type
 from headrace.formats.schema import Schema, check_schema, table_uid
+from headrace.formats.uninterrupted import uninterrupted
 from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator

@@ -60,13 +60,16 @@ class _Lane:
     def __init__(self, source: Pieces) -> None:
         self._source = source
         self._entries: deque[Entry] = deque()
-        self._changed = threading.Condition(threading.RLock())  # a finalizer may run while it is held
+        # A finalizer may run while it is held. Taken by itself: a Condition takes its lock in Python, where Ctrl-C may
+        # come before the block has it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def take(self) -> bytes | memoryview:
         """The next piece, b"" at the end and ever after."""
-        with self._changed:
+        with self._lock:
             if self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=_run, args=(self,), name="headrace-read-ahead", daemon=True)
                 self._thread.start()
@@ -87,7 +90,7 @@ class _Lane:
 
     def put(self, entry: Entry) -> bool:
         """Wait for room; False when nothing more is wanted."""
-        with self._changed:
+        with self._lock:
             self._entries.append(entry)
             self._changed.notify_all()
             while len(self._entries) >= PIECES_AHEAD and not self._stopping:
@@ -95,7 +98,7 @@ class _Lane:
             return bool(entry) and not isinstance(entry, BaseException) and not self._stopping
 
     def stop(self) -> None:
-        with self._changed:
+        with self._lock:
             self._stopping = True
             self._changed.notify_all()
 

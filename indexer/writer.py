@@ -16,14 +16,16 @@ class WriterClaim:
 
     def __init__(self) -> None:
         # Re-entrant: the collector may end a loader, which releases, while this thread is in here.
-        self._changed = threading.Condition(threading.RLock())
+        # Taken by itself: a Condition takes its lock in Python, where Ctrl-C may come before the block has it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._writer: weakref.ref[object] | None = None
 
     def claim(self, owner: object, open_tickets: Callable[[], int]) -> None:
         """Make `owner` the writer. RuntimeError while another one is alive and tickets are open."""
         reference = weakref.ref(owner, self._gone)
         deadline = time.monotonic() + GONE_WITHIN_S
-        with self._changed:
+        with self._lock:
             while open_tickets() and self._is_taken(owner):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -36,13 +38,13 @@ class WriterClaim:
 
     def release(self, owner: object) -> None:
         """`owner` writes no longer; nothing if it is not the writer."""
-        with self._changed:
+        with self._lock:
             if self._current() is owner:
                 self._writer = None
                 self._changed.notify_all()
 
     def holds(self, owner: object) -> bool:
-        with self._changed:
+        with self._lock:
             return self._current() is owner
 
     def _is_taken(self, owner: object) -> bool:
@@ -50,7 +52,7 @@ class WriterClaim:
         return self._current() not in (None, owner)
 
     def _gone(self, reference: weakref.ref[object]) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def _current(self) -> object | None:

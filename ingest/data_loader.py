@@ -7,8 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from torchdata.nodes import BaseNode
 
@@ -18,6 +20,7 @@ from headrace.formats.growing import GrowingFolder
 from headrace.formats.reader import RowReader
 from headrace.formats.rows import RowBlock
 from headrace.formats.schema import Schema, check_schema
+from headrace.formats.uninterrupted import uninterrupted
 from headrace.indexer.columns import MAX_THREADS
 from headrace.indexer.dit import DIT
 from headrace.indexer.exchange.communicator import Communicator
@@ -26,7 +29,10 @@ from headrace.ingest.adapters.loader_node import LoaderNode
 from headrace.ingest.batch import Batch
 from headrace.ingest.batch_forms import join_torchrec
 from headrace.ingest.engine.checks import check_int
+from headrace.ingest.engine.errors import NodeInterruptedError
+from headrace.ingest.engine.gate import Gate
 from headrace.ingest.engine.node import Node
+from headrace.ingest.engine.state import Snapshot, thaw
 from headrace.ingest.engine.stats import NodeStats
 from headrace.ingest.file_facts import files_facts
 from headrace.ingest.loader_chain import (
@@ -208,7 +214,11 @@ class DataLoader:
             self._root = evaluation_chain(
                 batches, schema, self.index, prefetch_factor=prefetch_factor, timeout_s=timeout_s, ranks=ranks
             )
-        self._lock = threading.Lock()  # of what follows
+        self._gate = Gate()  # of `next`
+        self._under_way: _Place | None = (
+            None  # what was handed out before the `next` that is under way, or was interrupted
+        )
+        self._lock = threading.RLock()  # of what follows; a signal handler may close the loader within
         self._epoch = 0  # of the next iteration
         self._running_epoch = 0
         self._batches = 0  # of the running epoch
@@ -253,9 +263,13 @@ class DataLoader:
         loaded = self._loaded
         if loaded is None:
             return self._iterate(self._epoch, None, 0)
-        epoch = self._iterate(loaded["epoch"], loaded["pipeline"], loaded["batches"])
-        self._resuming = loaded if loaded["pipeline"] is not None else None
-        return epoch
+        try:
+            epoch = self._iterate(loaded["epoch"], loaded["pipeline"], loaded["batches"])
+            self._resuming = loaded if loaded["pipeline"] is not None else None
+            return epoch
+        except BaseException:
+            self._loaded = loaded  # a state that was refused, or interrupted, is loaded again
+            raise
 
     def _iterate(self, epoch: int, pipeline: dict[str, Any] | None, batches: int) -> Iterator[Batch]:
         """The rest of an epoch behind `batches` batches, at the state `pipeline`; another iterator is ended."""
@@ -263,7 +277,7 @@ class DataLoader:
             raise RuntimeError("the loader is closed")
         self._end("another iterator was started")
         self._begin(epoch, pipeline, batches)
-        self._loaded = self._resuming = None  # only now: a state that was refused is refused again
+        self._loaded = self._resuming = None
         run = _Run()
         with self._lock:
             self._active = run
@@ -278,12 +292,16 @@ class DataLoader:
             if self._sharded:  # else the places are those of the ranks' own datasets
                 rows_known = self._read is not None and not self._transformed
                 self._facts["the place in the data"] = place_in_data(pipeline, batches, rows_known=rows_known)
+        if self._started and self._under_way is None:
+            self._under_way = self._place()  # if the reset is interrupted
         self._root.reset(pipeline)
-        self._running_epoch = epoch
-        self._epoch = epoch + 1
-        self._batches = batches
-        self._started = True
-        self._stats.begin_epoch(self._counted)
+        with uninterrupted():
+            self._running_epoch = epoch
+            self._epoch = epoch + 1
+            self._batches = batches
+            self._started = True
+            self._under_way = None
+            self._stats.begin_epoch(self._counted)
 
     @property
     def epoch(self) -> int:
@@ -318,8 +336,14 @@ class DataLoader:
 
     def running_state(self) -> dict[str, Any]:
         """The state of the epoch that is being iterated over, or was last."""
-        pipeline = self._root.get_state()
-        return loader_state(self.schema.digest, epoch=self._running_epoch, batches=self._batches, pipeline=pipeline)
+        place = self._under_way
+        if place is None:
+            place = _Place(self._running_epoch, self._batches, self._root.get_state())
+        return loader_state(self.schema.digest, epoch=place.epoch, batches=place.batches, pipeline=thaw(place.pipeline))
+
+    def _place(self) -> _Place:
+        """What was handed out up to now; for who is at the gate."""
+        return _Place(self._running_epoch, self._batches, self._root._snapshot())
 
     def load_state_dict(self, state_dict: dict[str, Any], *, next_epoch: bool = True) -> None:
         """Continue behind the rows that `state_dict` says were handed out, from the next ``iter(loader)`` on.
@@ -346,20 +370,54 @@ class DataLoader:
             self._root.close()  # the next reset opens it again
 
     def _next(self, run: _Run) -> Batch:
+        if self._gate.mine:
+            raise RuntimeError("next() was called from inside the loader itself")
+        before: list[_Place] = []  # the place before the batch, once that is made
+        try:
+            return self._gate.run(
+                "next", self._root.busy_timeout_s, partial(self._next_inside, run, before), self._busy
+            )
+        except BaseException:
+            if before:  # a signal handler, on the way out: the batch does not reach the trainer
+                self._under_way = before[0]
+            raise
+
+    def _busy(self) -> NoReturn:
+        raise TimeoutError(f"next(): the loader is busy for {self._root.busy_timeout_s:g} s: {self._gate.holder()}")
+
+    def _next_inside(self, run: _Run, made_behind: list[_Place]) -> Batch:
+        if run.ended is not None:
+            raise RuntimeError(run.ended)
+        place = self._under_way
+        if place is None:
+            self._under_way = place = self._place()
+        elif not self._root._over:
+            raise NodeInterruptedError(_INTERRUPTED)
+        batch = self._next_batch(run)
+        made_behind.append(place)
+        self._under_way = None  # the last line, behind which no signal handler is called: the batch is the trainer's
+        return batch
+
+    def _next_batch(self, run: _Run) -> Batch:
         begin = time.perf_counter()
-        resuming, self._resuming = self._resuming, None
+        resuming = self._resuming
         try:
             batch = next(self._root)
+            self._resuming = None
         except StopIteration:
             if resuming is not None and self._next_epoch:  # the state was saved at the very end of an epoch
+                self._resuming = None
                 self._begin(self._running_epoch + 1, None, 0)
-                return self._next(run)
+                self._under_way = self._place()
+                return self._next_batch(run)
+            run.exhausted = True
             self._stats.end_epoch()
             with self._lock:
                 if self._active is run:
                     self._active = None
+            self._resuming = self._under_way = None
             raise
-        except Exception:
+        except BaseException:
             self._loaded = resuming or self._loaded  # a state that turns out wrong only now is not forgotten either
             raise
         join_torchrec()
@@ -413,7 +471,7 @@ class DataLoader:
         """The sums behind `stats`, as plain data that `restore_totals` takes; to be saved beside `state_dict`."""
         rows_in = rows_skipped = 0
         if self._counted is not None and self._started:
-            part = part_of(self._root.get_state(), self._counted.name) or {}
+            part = part_of(self.running_state()["pipeline"], self._counted.name) or {}
             rows_in, rows_skipped = part.get("rows_in", 0), part.get("rows_skipped", 0)
         return self._stats.totals(rows_in=rows_in, rows_skipped=rows_skipped)
 
@@ -464,11 +522,28 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_INTERRUPTED = (
+    "next() was interrupted half-way, and its batch may be lost, so that this iterator ends here: "
+    "loader.load_state_dict(loader.state_dict()) and a new iter(loader) go on behind the last batch that was handed "
+    "out, or begin another epoch with iter(loader)"
+)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """`batches` of `epoch` were handed out, and the nodes' state is `pipeline`."""
+
+    epoch: int
+    batches: int
+    pipeline: Snapshot | dict[str, Any]
+
+
 class _Run:
     """What a loader and its iterator share, so that neither keeps the other alive in a cycle: `ended` says why."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
+        self.exhausted = False
 
 
 class _Epoch(Iterator[Batch]):
@@ -477,18 +552,11 @@ class _Epoch(Iterator[Batch]):
     def __init__(self, loader: DataLoader, run: _Run) -> None:
         self._loader = loader
         self._run = run
-        self._exhausted = False
 
     def __next__(self) -> Batch:
-        if self._exhausted:
+        if self._run.exhausted:
             raise StopIteration
-        if self._run.ended is not None:
-            raise RuntimeError(self._run.ended)
-        try:
-            return self._loader._next(self._run)
-        except StopIteration:
-            self._exhausted = True
-            raise
+        return self._loader._next(self._run)
 
 
 def _check_kinds(**arguments: tuple[object, type]) -> None:

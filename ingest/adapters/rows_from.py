@@ -13,6 +13,7 @@ from headrace.formats.rows import RowBlock, Source, SourceRange
 from headrace.formats.schema import Schema, check_schema
 from headrace.ingest.adapters.schema_columns import Columns, batch_columns, row_columns
 from headrace.ingest.engine.checks import check_int
+from headrace.ingest.engine.errors import twin_of
 from headrace.ingest.engine.node import Node
 from headrace.ingest.engine.state import Snapshot, State, count_in
 
@@ -68,6 +69,7 @@ class RowsFrom(Node[RowBlock]):
         self.origin = origin
         self._unpack = unpack or self._plain_item
         self._held: tuple[Any, Snapshot] | None = None  # pulled, of the next block
+        self._failure: BaseException | None = None  # instead of it
         self._used = Snapshot()  # the source's state behind the last row taken
         self._rows = 0
 
@@ -88,6 +90,8 @@ class RowsFrom(Node[RowBlock]):
                 return block
 
     def _take(self) -> Item:
+        if self._failure is not None:
+            raise self._failure
         raw, after = self._held or self._pull_with_state()
         self._held = None
         item = self._unpack(raw)
@@ -101,8 +105,12 @@ class RowsFrom(Node[RowBlock]):
             try:
                 self._held = self._pull_with_state()
                 item = self._unpack(self._held[0])
-            except (Exception, StopIteration):
+            except StopIteration:
                 break  # it comes again with the next block
+            except Exception as error:
+                if self._held is None:  # else the item is tried again
+                    self._failure = twin_of(error)
+                break
             if item.file != file or not isinstance(item.payload, Mapping):
                 break
             rows.append(item.payload)
@@ -139,7 +147,7 @@ class RowsFrom(Node[RowBlock]):
     def _reset(self, state: State | None) -> None:
         rows = 0 if state is None else count_in(self.name, state, "rows")
         self._reset_source(state)
-        self._held = None
+        self._held = self._failure = None
         self._used = self._source_state()
         self._rows = rows
 
@@ -147,7 +155,7 @@ class RowsFrom(Node[RowBlock]):
         return {"source": self._used, "rows": self._rows}
 
     def _close(self) -> None:
-        self._held = None
+        self._held = self._failure = None
 
     def _position(self) -> str:
         return f"after row {self._rows} of {self.origin}"

@@ -9,6 +9,10 @@ class NodeClosedError(RuntimeError):
     """The node was closed, or was closed or reset by another thread while this one waited in it."""
 
 
+class NodeInterruptedError(RuntimeError):
+    """A call before was interrupted half-way by a signal handler (Ctrl-C); the message says how to go on."""
+
+
 def add_context(error: BaseException, text: str) -> None:
     """Append `text` to ``error.headrace_context`` (list of str, innermost first) and, from Python 3.11, to its notes.
 

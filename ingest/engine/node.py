@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Generic, TypeVar, final
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, final
 
 from torchdata.nodes import BaseNode
 
-from headrace.ingest.engine.errors import NodeClosedError, add_context, context_of, twin_of
+from headrace.ingest.engine.errors import NodeClosedError, NodeInterruptedError, add_context, context_of, twin_of
 from headrace.ingest.engine.gate import Gate
 from headrace.ingest.engine.state import Snapshot, State, check_header, freeze, state_in, thaw
 from headrace.ingest.engine.stats import Meter, NodeStats
 
+R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -48,6 +50,8 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
       equals s.
     - After the end ``next()`` raises StopIteration until ``reset()``; after an error, that error. A failed ``next()``
       delivers nothing: the state stays that of the last delivered item, so a reset to it tries the failed item again.
+    - A ``next()`` that a signal handler interrupts (Ctrl-C), at whatever line, ends the run: its item may be lost, so
+      every later ``next()`` raises :class:`NodeInterruptedError` until ``reset()``. The state is that before the item.
     - States are plain, carry the node's name and `VERSION`, share nothing with the node; ``reset()`` checks them.
     - One thread is inside at a time. ``reset()`` and ``close()`` from another thread first wake and stop what waits.
     - ``close()`` may be called at any time, by any thread, more than once; ``reset()`` opens a closed node again.
@@ -73,6 +77,7 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
         self._gate = Gate()
         self._meter = Meter()
         self._cached: Snapshot | None = None
+        self._under_way: Snapshot | None = None  # the state before the item that is being made, or was interrupted
         self._error: BaseException | None = None
         self._started = self._ended = False
         self._closed = self._released = False
@@ -175,19 +180,13 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
     @final
     def next(self) -> T_co:
         """The next item; StopIteration at and after the end; the same error again after an error."""
-        self._enter("next")
+        before: list[Snapshot] = []  # the state before the item, once it is made
         try:
-            if self._ended:
-                raise StopIteration
-            if self._error is not None:
-                raise twin_of(self._error)
-            if self._closed:
-                raise NodeClosedError(f"{self.name} is closed; reset() opens it again")
-            if not self._started:
-                self._restart(None)
-            return self._deliver()
-        finally:
-            self._leave()
+            return self._in_turn("next", partial(self._next_inside, before))
+        except BaseException:
+            if before:  # a signal handler, on the way out: the item does not reach the caller
+                self._under_way = before[0]
+            raise
 
     @final
     def reset(self, initial_state: State | None = None) -> None:
@@ -200,26 +199,12 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
             check_header(self.name, self.VERSION, initial_state)
         if not self._gate.mine:
             self._interrupt_chain()
-        self._enter("reset")
-        try:
-            self._restart(initial_state)
-        finally:
-            self._leave()
+        self._in_turn("reset", partial(self._restart, initial_state))
 
     @final
     def get_state(self) -> State:
         """State after the last delivered item: plain data, the caller's own."""
-        self._enter("get_state")
-        try:
-            if not self._started:
-                if self._error is not None:
-                    raise twin_of(self._error)
-                if self._closed:
-                    raise NodeClosedError(f"{self.name} was closed before it was used")
-                self._restart(None)
-            return thaw(self._snapshot())
-        finally:
-            self._leave()
+        return self._in_turn("get_state", self._state_inside)
 
     @final
     def state_dict(self) -> State:
@@ -284,12 +269,32 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
 
     def _snapshot(self) -> Snapshot:
         """State after the last delivered item; kept until the next item, so that a chain costs one dict a node."""
+        if self._under_way is not None:
+            return self._under_way
         if self._cached is None:
             self._cached = freeze({"node": self.name, "version": self.VERSION, **self._state()})
         return self._cached
 
-    def _deliver(self) -> T_co:
-        before = self._snapshot()  # what is true until an item is delivered
+    def _next_inside(self, made_behind: list[Snapshot]) -> T_co:
+        if self._ended:
+            raise StopIteration
+        if self._error is not None:
+            raise twin_of(self._error)
+        if self._closed:
+            raise NodeClosedError(f"{self.name} is closed; reset() opens it again")
+        if self._under_way is not None:
+            raise self._interrupted("next")
+        if not self._started:
+            self._restart(None)
+        before = self._snapshot()
+        item = self._deliver(before)
+        made_behind.append(before)
+        self._under_way = None  # the last line, behind which no signal handler is called: the item is the caller's
+        return item
+
+    def _deliver(self, before: Snapshot) -> T_co:
+        """The next item; `before` stays this node's state until that is handed out."""
+        self._under_way = before
         started = time.perf_counter()
         try:
             item = self._next()
@@ -297,11 +302,11 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
                 self.delivered(item)
         except StopIteration:
             self._ended = True
-            self._cached = None
+            self._cached = self._under_way = None
             raise
         except BaseException as error:
-            self._cached = before
-            self._fail(error)
+            self._fail(error, "next")
+            self._cached, self._under_way = before, None
             raise
         finally:
             seconds = time.perf_counter() - started
@@ -310,39 +315,65 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
         self._meter.delivered(item, seconds)
         return item
 
+    def _state_inside(self) -> State:
+        if not self._started:
+            if self._error is not None:
+                raise twin_of(self._error)
+            if self._closed:
+                raise NodeClosedError(f"{self.name} was closed before it was used")
+            self._restart(None)
+        return thaw(self._snapshot())
+
     def _restart(self, state: State | None) -> None:
+        self._error = self._interrupted("reset")  # until it is done
         self._deadline = time.monotonic() + self.busy_timeout_s
         self._started = self._ended = self._closed = self._released = False
-        self._error = None
-        self._cached = None
+        self._cached = self._under_way = None
         try:
             self._reset(None if state is None else thaw(state))
         except BaseException as error:
-            self._fail(error)
+            self._fail(error, "reset")
             raise
         self._meter = Meter()
         self._cached = None if state is None else freeze(thaw(state))
         self._started = True
+        self._error = None
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, doing: str) -> None:
         mine = f"in node {self.name}"
         context = context_of(error)
         if not (context and context[-1].startswith(mine)):
             position = self._position()
             add_context(error, mine if position is None else f"{mine}, {position}")
-        self._error = twin_of(error)
+        self._error = twin_of(error) if isinstance(error, Exception) else self._interrupted(doing)
 
-    def _enter(self, doing: str) -> None:
+    def _interrupted(self, doing: str) -> NodeInterruptedError:
+        if doing == "reset":
+            return NodeInterruptedError(f"{self.name}: reset() was interrupted half-way: call it again")
+        return NodeInterruptedError(
+            f"{self.name}: next() was interrupted half-way, and its item may be lost: reset(get_state()) goes on "
+            "behind the last item that was handed out, reset() begins anew"
+        )
+
+    def _in_turn(self, doing: str, call: Callable[[], R]) -> R:
+        """``call()``, with no other thread inside; then the close that was asked for meanwhile."""
         if self._gate.mine:
             raise RuntimeError(f"{self.name}.{doing}() was called from inside the node itself")
-        if not self._gate.enter(doing, self.busy_timeout_s):
-            raise TimeoutError(f"{self.name}.{doing}(): busy for {self.busy_timeout_s:g} s: {self._gate.holder()}")
+        try:
+            return self._gate.run(doing, self.busy_timeout_s, call, partial(self._busy, doing))
+        finally:
+            if self._close_pending:
+                self._close_pending = False
+                self.close()
 
-    def _leave(self) -> None:
-        self._gate.leave()
-        if self._close_pending:
-            self._close_pending = False
-            self.close()
+    def _busy(self, doing: str) -> NoReturn:
+        raise TimeoutError(f"{self.name}.{doing}(): busy for {self.busy_timeout_s:g} s: {self._gate.holder()}")
+
+    @property
+    def _over(self) -> bool:
+        """``next()`` has an end or an error to tell, other than that it was interrupted."""
+        error = self._error
+        return self._ended or self._closed or (error is not None and not isinstance(error, NodeInterruptedError))
 
     def _mark_closed(self) -> None:
         self._closed = True
@@ -360,27 +391,30 @@ class Node(BaseNode, Generic[T_co]):  # type: ignore[misc]
         if self._gate.mine:  # called by a signal handler or a user's function: done when that call leaves
             self._close_pending = True
             return
+        left = deadline - time.monotonic()
         try:
-            if self._gate.enter("close", deadline - time.monotonic()):
-                try:
-                    self._release(deadline, stuck)
-                finally:
-                    self._gate.leave()
-            elif not stuck:
-                stuck.append(f"{self.name} ({self._gate.holder()})")
+            self._gate.run("close", left, partial(self._release, deadline, stuck), partial(self._note_stuck, stuck))
         finally:
             for node in self._upstream():
                 node._close_until(deadline, stuck)
+
+    def _note_stuck(self, stuck: list[str]) -> None:
+        if not stuck:
+            stuck.append(f"{self.name} ({self._gate.holder()})")
 
     def _release(self, deadline: float, stuck: list[str]) -> None:
         self._closed = True
         if self._released:
             return
-        self._released = True
         self._deadline = deadline
         if self._started and self._error is None:
             self._snapshot()  # the state can be asked for after close()
-        self._close()
+        try:
+            self._close()
+        except Exception:
+            self._released = True
+            raise
+        self._released = True  # not if a signal handler has raised: the next close() goes on
         stuck.extend(self._left_behind())
 
     def _left_behind(self) -> list[str]:

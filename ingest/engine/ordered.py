@@ -112,6 +112,11 @@ class OrderedRun(Generic[S, T]):
 
     The threads know the run, never the node that owns it, so that dropping the node stops them (its finalizer calls
     ``signal_stop``). The lock is re-entrant because a finalizer or a signal handler may run while it is held.
+
+    The consumer may be the main thread, where a signal handler can raise behind any call. It waits outside of the lock,
+    on a lock of that wait alone, so that wherever it is interrupted nothing stays held (a `Condition`, which gives the
+    lock back and takes it again, may be left in between). The result that it was to take may then be lost: the node
+    that owns the run refuses to go on.
     """
 
     def __init__(self, name: str, pull: Pull[S], apply: Callable[[S], T], *, num_workers: int, capacity: int) -> None:
@@ -124,7 +129,7 @@ class OrderedRun(Generic[S, T]):
         self._capacity = capacity
         self._lock = threading.RLock()
         self._may_pull = threading.Condition(self._lock)
-        self._ready = threading.Condition(self._lock)
+        self._waiting: threading.Lock | None = None  # held; its release wakes the consumer
         self._outcomes: dict[int, _Outcome] = {}
         self._pulled = self._taken = 0
         self._pulling = self._finished = self._stopping = False
@@ -144,9 +149,11 @@ class OrderedRun(Generic[S, T]):
                 f"{self._name}: the process was forked while its threads ran; "
                 "build the pipeline in the child, or start it by 'spawn' (threads do not survive a fork)"
             )
+        self._start()
+        if not self._wait(timeout_s):
+            raise TimeoutError(f"{self._name}: no item within timeout_s={timeout_s:g} s; its source is slow or stuck")
         with self._lock:
-            self._start()
-            outcome = self._wait_for_head(timeout_s)
+            outcome = self._head()
             if isinstance(outcome, _End):
                 raise StopIteration
             del self._outcomes[self._taken]
@@ -160,37 +167,44 @@ class OrderedRun(Generic[S, T]):
             return outcome.value, outcome.state
 
     def ready(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        with self._lock:
-            self._start()
-            while not (self._stopping or self._taken in self._outcomes or self._crash is not None or self._alive == 0):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._ready.wait(left)
-        return True
+        self._start()
+        return self._wait(timeout_s)
 
     def _start(self) -> None:
-        if not self.threads and not self._stopping:
-            self._alive = self._num_workers
-            start_threads(self, _work, self._name, self._num_workers)
+        with self._lock:
+            if not self.threads and not self._stopping:
+                self._alive = self._num_workers
+                start_threads(self, _work, self._name, self._num_workers)
 
-    def _wait_for_head(self, timeout_s: float | None) -> _Outcome:
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Until the consumer need not wait any more; False when the time is over before."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        waiting = threading.Lock()
+        waiting.acquire()
         while True:
-            if self._stopping:
-                raise NodeClosedError(f"{self._name} was closed or reset while next() waited in it")
-            outcome = self._outcomes.get(self._taken)
-            if outcome is not None:
-                return outcome
-            if self._crash is not None or self._alive == 0:
-                raise RuntimeError(f"{self._name}: a worker thread died") from self._crash
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(
-                    f"{self._name}: no item within timeout_s={timeout_s:g} s; its source is slow or stuck"
-                )
-            self._ready.wait(left)
+            with self._lock:
+                self._waiting = waiting  # before the look: a handler may stop the run right behind it
+                if self._stopping or self._taken in self._outcomes or self._crash is not None or self._alive == 0:
+                    return True
+            left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+            if deadline is not None and left <= 0:
+                return False
+            waiting.acquire(timeout=left)
+
+    def _wake(self) -> None:
+        """Wake the consumer; under the lock."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.release()
+
+    def _head(self) -> _Outcome:
+        """The next result, for which there is nothing to wait; under the lock."""
+        if self._stopping:
+            raise NodeClosedError(f"{self._name} was closed or reset while next() waited in it")
+        outcome = self._outcomes.get(self._taken)
+        if outcome is None:
+            raise RuntimeError(f"{self._name}: a worker thread died") from self._crash
+        return outcome
 
     def signal_stop(self) -> None:
         if os.getpid() != self._pid:
@@ -199,7 +213,7 @@ class OrderedRun(Generic[S, T]):
             self._stopping = True
             dropped, self._outcomes = self._outcomes, {}
             self._may_pull.notify_all()
-            self._ready.notify_all()
+            self._wake()
         del dropped  # items may run code of their own when they go: not under the lock
 
     def join(self, timeout_s: float) -> list[str]:
@@ -243,14 +257,14 @@ class OrderedRun(Generic[S, T]):
             if not self._stopping:
                 self._outcomes[number] = outcome
             if number == self._taken:
-                self._ready.notify_all()
+                self._wake()
         del outcome  # an error's traceback reaches this frame, as the caller of the one that caught it
 
     def _left(self, crash: BaseException | None) -> None:
         with self._lock:
             self._alive -= 1
             self._crash = self._crash or crash
-            self._ready.notify_all()
+            self._wake()
             self._may_pull.notify_all()
 
 

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from headrace.formats.uninterrupted import uninterrupted
+
 EXIT_TIMEOUT_S = 1.0
 
 
@@ -33,14 +35,15 @@ _RUNNING_LOCK = threading.RLock()
 
 
 def start_threads(owner: Stoppable, target: Callable[[Any], None], name: str, count: int) -> None:
-    """Run ``target(owner)`` in `count` new threads, listed in ``owner.threads``; all of them or none."""
+    """Run ``target(owner)`` in `count` new threads, listed in ``owner.threads``; all or none, also at a Ctrl-C."""
     with _RUNNING_LOCK:
         _RUNNING.add(owner)
     try:
-        for number in range(count):
-            thread = threading.Thread(target=target, args=(owner,), name=f"headrace-{name}-{number}", daemon=True)
-            thread.start()
-            owner.threads.append(thread)
+        with uninterrupted():  # a thread that runs and is not listed would not be waited for
+            for number in range(count):
+                thread = threading.Thread(target=target, args=(owner,), name=f"headrace-{name}-{number}", daemon=True)
+                thread.start()
+                owner.threads.append(thread)
     except BaseException:  # the system has no more threads
         owner.signal_stop()
         raise

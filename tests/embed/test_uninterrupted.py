@@ -14,7 +14,6 @@ import pytest
 import headrace.embed
 from headrace.embed.move_worker import MoveWorker
 from headrace.embed.stage import EmbeddingStage
-from headrace.embed.uninterrupted import uninterrupted
 from headrace.formats.schema import Schema, Sparse, Table
 
 SCHEMA = Schema(
@@ -67,73 +66,6 @@ class Interrupt:
         finally:
             sys.settrace(before)
         return False
-
-
-class TestBlock:
-    def test_the_signal_is_told_at_its_end(self):
-        done = []
-
-        @uninterrupted()
-        def use():
-            signal.raise_signal(signal.SIGINT)
-            done.append(1)
-
-        with pytest.raises(KeyboardInterrupt):
-            use()
-        assert done == [1]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-    def test_blocks_within_blocks_and_errors(self):
-        done = []
-
-        @uninterrupted()
-        def use():
-            with uninterrupted():
-                signal.raise_signal(signal.SIGINT)
-            done.append(1)
-            raise MemoryError
-
-        with pytest.raises(KeyboardInterrupt) as found:
-            use()
-        assert done == [1]
-        assert isinstance(found.value.__context__, MemoryError)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-    def test_signals_that_are_not_for_python(self):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with uninterrupted():
-            signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-    def test_other_threads_pass_through(self):
-        done = []
-
-        def use():
-            with uninterrupted():
-                done.append(signal.getsignal(signal.SIGINT))
-
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join(60)
-        assert done == [signal.default_int_handler]
-
-    def test_every_handler_is_back_although_one_raises_while_they_are_put_back(self):
-        def terminated(number, frame):
-            raise SystemExit(3)
-
-        @uninterrupted()
-        def use():
-            signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGINT)
-
-        before = signal.signal(signal.SIGTERM, terminated)
-        try:
-            with pytest.raises((SystemExit, KeyboardInterrupt)):
-                use()
-            handlers = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
-            assert handlers == [terminated, signal.default_int_handler]
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
 def bits(stage):
