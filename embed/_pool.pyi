@@ -12,14 +12,15 @@ from headrace.embed.arrays import F32, I64, U8, U32
 def check_bags(
     query_ids: I64,
     offsets: I64,
-    positions: I64,
-    position_offsets: I64,
     feature_tables: U32,
     unique_tables: U32,
     threads: Threads | None = None,
 ) -> bool:
-    """Whether every bag has exactly one id. IndexError or ValueError unless the kernels below stay inside their arrays
-    and each id is a row of its feature's table: `feature_tables` uint32 [F], `unique_tables` uint32 [U]."""
+    """Whether every bag has exactly one id. IndexError or ValueError unless the kernels of pooling stay inside their
+    arrays and each id is a row of its feature's table: `feature_tables` uint32 [F], `unique_tables` uint32 [U]."""
+
+def check_occurrences(positions: I64, position_offsets: I64, nnz: int, threads: Threads | None = None) -> None:
+    """IndexError or ValueError unless `segment_sum` over them stays inside `nnz` starts."""
 
 def pool_forward(
     source: RowSource,
@@ -74,5 +75,5 @@ def segment_sum(
 ) -> None:
     """out[u] = sum over the positions p of row u of grad[starts[p] : + dim], times (or divided by) factors[p].
 
-    A position with start -1 is left out; a row without any gets 0. Call `check_bags` before.
+    A position with start -1 is left out; a row without any gets 0. Call `check_occurrences` before.
     """

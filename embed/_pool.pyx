@@ -87,22 +87,28 @@ cdef Workers _workers(Threads threads) noexcept:
 
 
 def check_bags(
-    const int64_t[::1] query_ids, const int64_t[::1] offsets, const int64_t[::1] positions,
-    const int64_t[::1] position_offsets, const uint32_t[::1] feature_tables, const uint32_t[::1] unique_tables,
-    Threads threads=None,
+    const int64_t[::1] query_ids, const int64_t[::1] offsets, const uint32_t[::1] feature_tables,
+    const uint32_t[::1] unique_tables, Threads threads=None,
 ):
-    cdef int64_t nnz = query_ids.shape[0], unique = position_offsets.shape[0] - 1, bad
+    cdef int64_t nnz = query_ids.shape[0]
     cdef Workers workers = _workers(threads)
     cdef OffsetsKind kind = _kind_of(offsets, nnz, workers)
     if kind == kUnsound:
         raise ValueError(f"offsets do not run from 0 to {nnz} without falling")
+    _check_ids(query_ids, offsets, unique_tables.shape[0], feature_tables, unique_tables, workers)
+    return kind == kOneHot
+
+
+def check_occurrences(
+    const int64_t[::1] positions, const int64_t[::1] position_offsets, int64_t nnz, Threads threads=None,
+):
+    cdef Workers workers = _workers(threads)
+    cdef int64_t bad
     if _kind_of(position_offsets, positions.shape[0], workers) == kUnsound:
         raise ValueError(f"position_offsets do not run from 0 to {positions.shape[0]} without falling")
     bad = _first_outside(positions, nnz, workers)
     if bad >= 0:
         raise IndexError(f"position {positions[bad]} is outside {nnz} ids")
-    _check_ids(query_ids, offsets, unique, feature_tables, unique_tables, workers)
-    return kind == kOneHot
 
 
 cdef OffsetsKind _kind_of(const int64_t[::1] offsets, int64_t nnz, Workers workers) except *:
@@ -125,8 +131,6 @@ cdef int _check_ids(
     ids.rows = (offsets.shape[0] - 1) // ids.features if ids.features else 0
     if ids.rows * ids.features != offsets.shape[0] - 1:
         raise ValueError(f"{offsets.shape[0] - 1} bags for {ids.features} features")
-    if unique_tables.shape[0] != unique:
-        raise ValueError(f"{unique_tables.shape[0]} tables for {unique} unique rows")
     if nnz == 0:
         return 0
     ids.query_ids = &query_ids[0]

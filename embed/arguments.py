@@ -14,12 +14,7 @@ def check_integer(name: str, value: object, *, least: int, most: int | None = No
 
     TypeError for what is no integer, ValueError for one that is not in [least, most].
     """
-    try:
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, SupportsIndex):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:  # also an array or tensor that is not one integer
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}, not an integer") from None
+    number = value if type(value) is int else _as_integer(name, value)  # a step checks some
     if number < least:
         raise ValueError(f"{name}={number} is not at least {least}")
     if most is not None and number > most:
@@ -27,8 +22,19 @@ def check_integer(name: str, value: object, *, least: int, most: int | None = No
     return number
 
 
+def _as_integer(name: str, value: object) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, SupportsIndex):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:  # also an array or tensor that is not one integer
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}, not an integer") from None
+
+
 def check_number(name: str, value: object) -> float:
     """`value` as a float; TypeError unless it is a real number and no bool, ValueError for one beyond all floats."""
+    if type(value) is float:
+        return value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
     try:

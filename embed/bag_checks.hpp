@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "parallel.hpp"
 #include "vector_clones.hpp"
@@ -40,12 +41,19 @@ static bool ascends(const int64_t* offsets, int64_t begin, int64_t end) noexcept
     return !(wrong >> 63);
 }
 
+// [low, high), of numbers from 0 on.
+struct Range {
+    int64_t low;
+    int64_t high;
+};
+
 HEADRACE_VECTOR_CLONES
-static bool all_below(const int64_t* values, int64_t begin, int64_t end, int64_t limit) noexcept {
+static bool all_within(const int64_t* values, int64_t begin, int64_t end, const Range& range) noexcept {
+    const uint64_t low = static_cast<uint64_t>(range.low), last = static_cast<uint64_t>(range.high) - 1;
     uint64_t wrong = 0;
     for (int64_t i = begin; i < end; ++i) {
         const uint64_t value = static_cast<uint64_t>(values[i]);
-        wrong |= value | (static_cast<uint64_t>(limit) - 1 - value);
+        wrong |= (value - low) | (last - value);
     }
     return !(wrong >> 63);
 }
@@ -85,7 +93,7 @@ inline OffsetsKind kind_of_offsets(const int64_t* offsets, int64_t bags, int64_t
 
 // Position of the first value that is not of [0, limit), or -1.
 inline int64_t first_outside(const int64_t* values, int64_t n, int64_t limit, const Workers& workers) {
-    if (all_parts(n, workers, [&](int64_t begin, int64_t end) { return all_below(values, begin, end, limit); }))
+    if (all_parts(n, workers, [&](int64_t begin, int64_t end) { return all_within(values, begin, end, {0, limit}); }))
         return -1;
     return std::find_if(values, values + n, [limit](int64_t v) { return v < 0 || v >= limit; }) - values;
 }
@@ -117,6 +125,54 @@ struct FeatureIds {
     }
 };
 
+// Where the unique rows of each feature's table are, if those of a table stand side by side, as the index gives them
+// unless features of one table are apart. At most `features` ranges are noted.
+class TableRanges {
+  public:
+    explicit TableRanges(const FeatureIds& ids) : ranges_(static_cast<size_t>(ids.features), Range{0, 0}) {
+        for (int64_t begin = 0, end; begin < ids.unique && known_; begin = end) {
+            end = run_end(ids, begin);
+            note(ids, ids.unique_tables[begin], {begin, end});
+        }
+    }
+    bool known() const noexcept { return known_; }
+    const Range& of(int64_t feature) const noexcept { return ranges_[static_cast<size_t>(feature)]; }
+
+  private:
+    static int64_t run_end(const FeatureIds& ids, int64_t begin) noexcept {
+        const uint32_t* const tables = ids.unique_tables;
+        constexpr int64_t kBlock = 64;
+        const uint32_t table = tables[begin];
+        int64_t end = begin;
+        for (uint32_t other = 0; end + kBlock <= ids.unique; end += kBlock) {
+            for (int64_t i = 0; i < kBlock; ++i) other |= tables[end + i] ^ table;
+            if (other) break;
+        }
+        while (end < ids.unique && tables[end] == table) ++end;
+        return end;
+    }
+    void note(const FeatureIds& ids, uint32_t table, const Range& run) noexcept {
+        for (int64_t f = 0; f < ids.features; ++f) {
+            if (ids.feature_tables[f] != table) continue;
+            Range& range = ranges_[static_cast<size_t>(f)];
+            known_ = known_ && range.low == range.high;
+            range = run;
+        }
+    }
+
+    std::vector<Range> ranges_;
+    bool known_ = true;
+};
+
+// Whether ids [begin, end) are within their features' ranges.
+inline bool ids_are_within(const FeatureIds& ids, const TableRanges& ranges, int64_t begin, int64_t end) noexcept {
+    bool sound = true;
+    ids.each_feature(begin, end, [&](int64_t f, int64_t first, int64_t last) {
+        sound = sound && all_within(ids.query_ids, first, last, ranges.of(f));
+    });
+    return sound;
+}
+
 // Whether ids [begin, end) are unique rows of their feature's tables. A block of ids is looked at twice while it is
 // near.
 inline bool ids_are_sound(const FeatureIds& ids, int64_t begin, int64_t end) noexcept {
@@ -125,7 +181,7 @@ inline bool ids_are_sound(const FeatureIds& ids, int64_t begin, int64_t end) noe
     ids.each_feature(begin, end, [&](int64_t f, int64_t first, int64_t last) {
         for (int64_t from = first; sound && from < last; from += kBlock) {
             const int64_t to = std::min(from + kBlock, last);
-            sound = all_below(ids.query_ids, from, to, ids.unique);
+            sound = all_within(ids.query_ids, from, to, {0, ids.unique});
             if (!sound) return;
             uint32_t wrong = 0;
             for (int64_t p = from; p < to; ++p) wrong |= ids.unique_tables[ids.query_ids[p]] ^ ids.feature_tables[f];
@@ -136,6 +192,10 @@ inline bool ids_are_sound(const FeatureIds& ids, int64_t begin, int64_t end) noe
 }
 
 inline bool all_ids_are_sound(const FeatureIds& ids, int64_t nnz, const Workers& workers) {
+    const TableRanges ranges(ids);
+    if (ranges.known())
+        return all_parts(nnz, workers,
+                         [&](int64_t begin, int64_t end) { return ids_are_within(ids, ranges, begin, end); });
     return all_parts(nnz, workers, [&](int64_t begin, int64_t end) { return ids_are_sound(ids, begin, end); });
 }
 

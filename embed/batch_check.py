@@ -39,9 +39,10 @@ def check_batch(batch: Batch, schema: Schema, device: torch.device = HOST) -> No
     `device`, and its plan is of the schema's groups and its rows; TypeError for fields of other types.
 
     Of every field that a group has dtype and length are looked at, in every mode; values where the stage goes by them:
-    query ids, offsets, positions and tables (see :func:`headrace.embed.pooling.bags_of`), locations, and slots in the
-    arena. Nobody looks at those of `lengths`, of the group's own `slots` (the plan's count), at `labels` and `valid`,
-    at `hot` and `urgent` of a plan, and at whether `positions` is the transpose of `query_ids`.
+    query ids, offsets and tables, positions where features are sequences or the kernels torch's (see
+    :func:`headrace.embed.pooling.bags_of`), locations, and slots in the arena. Nobody looks at those of `lengths`, of
+    the group's own `slots` (the plan's count), at `labels` and `valid`, at `hot` and `urgent` of a plan, and at whether
+    `positions` is the transpose of `query_ids`.
     """
     check_type("batch.schema", batch.schema, Schema, _AS_GIVEN.format("a headrace.Schema"))
     if batch.schema is not schema and not _fits(batch, schema):
@@ -77,12 +78,15 @@ def _fits(batch: Batch, schema: Schema) -> bool:
 def _check_fields(group: BatchGroup, number: int, batch: Batch) -> None:
     """TypeError, or ValueError, for a field that is no tensor, or of another dtype or length than it must be."""
     check_type(f"group {number}", group, BatchGroup, _AS_GIVEN.format("a headrace.BatchGroup"))
-    for name in _FIELDS:
-        _check_tensor(getattr(group, name), number, name, "a tensor")
+    _check_tensor(group.query_ids, number, "query_ids", "a tensor")
+    _check_tensor(group.unique_ids, number, "unique_ids", "a tensor")
     bags, ids, unique = group.num_features * batch.num_rows, group.query_ids.numel(), group.unique_ids.numel()
     sizes = {"ids": ids, "bags": bags, "bags + 1": bags + 1, "unique rows": unique, "unique rows + 1": unique + 1}
     for name, (dtype, counts) in _FIELDS.items():
-        _check_field(getattr(group, name), number, name, dtype, counts, sizes[counts])
+        field = getattr(group, name)
+        if not _is(field, dtype, sizes[counts]):
+            _check_tensor(field, number, name, "a tensor")
+            _check_field(field, number, name, dtype, counts, sizes[counts])
     if group.weights is not None:
         _check_tensor(group.weights, number, "weights", "a tensor, or None")
         _check_field(group.weights, number, "weights", torch.float32, "ids", ids)
@@ -93,8 +97,12 @@ def _check_fields(group: BatchGroup, number: int, batch: Batch) -> None:
             )
 
 
+def _is(field: object, dtype: torch.dtype, size: int) -> bool:
+    """Whether nothing is wrong with a field. No more than that: the caches are cold when this runs."""
+    return isinstance(field, torch.Tensor) and field.dtype is dtype and field.shape == (size,) and field.is_contiguous()
+
+
 def _check_tensor(field: object, number: int, name: str, wanted: str) -> None:
-    # texts are made only where they are needed: this runs for each field of each batch, when the caches are cold
     if not isinstance(field, torch.Tensor):
         check_type(f"group {number}: {name}", field, torch.Tensor, _AS_GIVEN.format(wanted))
 

@@ -60,10 +60,10 @@ def use_of(location: U64, batch: Batch, bags: Bags) -> str:
 
 
 def _first_use(unique: int, batch: Batch, bags: Bags) -> str:
-    begin, end = bags.position_offsets[unique], bags.position_offsets[unique + 1]
-    if begin == end:
+    positions = np.flatnonzero(bags.query_ids == unique)
+    if not len(positions):
         return ": no row of the batch uses it"
-    position = bags.positions[begin]
+    position = positions[0]
     bag = int(np.searchsorted(bags.offsets, position, side="right")) - 1
     feature, row = divmod(bag, batch.num_rows)
     file, line = batch.locate(row)

@@ -60,7 +60,8 @@ class NativeKernels:
         self._work = PoolWork(threads, times)
 
     def bags(self, group: BatchGroup, layout: GroupLayout, num_rows: int) -> Bags:
-        return bags_of(group, layout, num_rows, self._work.threads)
+        # the backward of pooling goes from the bags to the rows
+        return bags_of(group, layout, num_rows, self._work.threads, by_row=bool(layout.sequences))
 
     def make_rows(self, capacity: int, store: ChunkStore) -> ArenaRows:
         return HostRows(capacity, store.dim, store.width, self._work.threads)

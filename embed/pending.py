@@ -205,6 +205,8 @@ class PendingGradients:
 
     def _fold(self) -> None:
         """On an error, as of memory that is not there, everything waits as it did."""
+        if not self._late and all(one is None or one.leaf.grad is None for one in self._collecting or ()):
+            return
         sums, batches = _Sums(list(self._kept), list(self._before)), set(self._batches)
         folded = []
         for _, group, batch, rows in sorted(self._late, key=lambda one: one[:2]):

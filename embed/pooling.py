@@ -46,9 +46,12 @@ class Bags:
         return len(self.position_offsets) - 1
 
 
-def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Threads | None = None) -> Bags:
+def bags_of(
+    group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Threads | None = None, *, by_row: bool = True
+) -> Bags:
     """Views of a batch's group (no copies), checked, so that the kernels stay inside them.
 
+    `by_row`: some kernel goes from the unique rows to their occurrences; else nobody reads those, nor are they checked.
     ValueError or IndexError tells what does not fit; weights are refused for mean features.
     """
     if group.num_features != len(layout.features):
@@ -62,7 +65,11 @@ def bags_of(group: BatchGroup, layout: GroupLayout, num_rows: int, threads: Thre
         name = layout.features[int(layout.mean.argmax())]
         raise ValueError(f"feature {name!r}: per-sample weights need pooling sum, not mean")
     tables = group.unique_tables.numpy()
-    one_hot = _pool.check_bags(*arrays, *occurrences, layout.feature_tables, tables, threads)
+    one_hot = _pool.check_bags(*arrays, layout.feature_tables, tables, threads)
+    if len(occurrences[1]) != len(tables) + 1:
+        raise ValueError(f"{len(tables)} tables for {len(occurrences[1]) - 1} unique rows")
+    if by_row:
+        _pool.check_occurrences(*occurrences, len(arrays[0]), threads)
     return Bags(layout, *arrays, weights, *occurrences, one_hot)
 
 

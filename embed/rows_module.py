@@ -20,6 +20,13 @@ class RowsModule(torch.nn.Module):
         super().__init__()  # type: ignore[no-untyped-call]
         self._warns_of_rows = True
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As torch, which takes 5 microseconds to find that what was plain stays plain; a step sets some five names."""
+        if name in self.__dict__ and not isinstance(value, (torch.Tensor, torch.nn.Module)):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def requires_grad_(self: _Module, requires_grad: bool = True) -> _Module:
         """There is nothing to switch off: the rows are no torch parameters. RuntimeError that says how to freeze."""
         if not requires_grad:

@@ -124,6 +124,16 @@ class TestBatchesThatAreDamaged:
             batch = with_group(good, query_ids=ids)
             unchanged_after(EmbeddingStage(SCHEMA, mode=mode), batch, good, IndexError, f"query id {bad} at position 2")
 
+    def test_positions_of_sequences_out_of_range(self, kit, mode):
+        schema = replace(SCHEMA, sparse=tuple(replace(s, pooling="none") for s in SCHEMA.sparse))
+        good = kit.plan_batches([batch_of(kit, schema)])[0]
+        positions = good.groups[0].positions.clone()
+        positions[1] = len(positions)
+        stage = EmbeddingStage(schema, mode=mode)
+        with pytest.raises(IndexError, match=f"position {len(positions)} is outside {len(positions)} ids"):
+            stage.forward_sequences(with_group(good, positions=positions))
+        assert stage.forward_sequences(good).keys() == {s.name for s in schema.sparse}
+
     def test_a_row_of_another_table(self, good, mode):
         ids = good.groups[0].query_ids.clone()
         ids[3] = ids[0]  # feature b, a row of table a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.embed import _pool, pooling
 from headrace.embed import _pooling_py as twin
-from headrace.embed import pooling
 from headrace.embed._threads import Threads
 from headrace.embed.buffers import BufferPool
 from headrace.embed.layout import GroupLayout
 from headrace.embed.pooling import Bags, PoolWork, bags_of, matrix_source, pool, sequence_backward, sequence_values
+from headrace.formats.schema import table_uid
 
 BOTH = pytest.mark.parametrize("kernels", [pooling, twin])
 KINDS = ("sum", "mean", "none")
@@ -272,7 +274,13 @@ class TestBagsOf:
         batch = kit.make_batch(schema, {"a": [[1], [2]], "b": [[3], [3]]}, kit.ToyIndex())
         return batch.groups[0]
 
-    LAYOUT = bags([[[0]], [[0]]], ["sum", "sum"]).layout
+    LAYOUT = replace(
+        bags([[[0]], [[0]]], ["sum", "sum"]).layout,
+        feature_tables=np.array([table_uid("a"), table_uid("b")], np.uint32),
+    )
+
+    def test_a_batch_as_it_was_made_is_taken(self, group):
+        assert bags_of(group, self.LAYOUT, 2).one_hot
 
     @pytest.mark.parametrize(
         ("field", "at", "value"),
@@ -292,6 +300,30 @@ class TestBagsOf:
         changed[at] = value
         with pytest.raises((IndexError, ValueError)):
             bags_of(replace(group, **{field: changed}), self.LAYOUT, 2)
+
+    def test_occurrences_are_checked_where_a_kernel_goes_by_them(self, group):
+        wrong = replace(group, positions=group.positions + 4, position_offsets=group.position_offsets - 1)
+        one = bags_of(wrong, self.LAYOUT, 2, by_row=False)
+        grad = np.arange(2 * self.LAYOUT.dim * 2, dtype=np.float32).reshape(2, -1)
+        right = pooling.pool_backward(bags_of(group, self.LAYOUT, 2), grad)
+        np.testing.assert_array_equal(pooling.pool_backward(one, grad), right)
+
+    @pytest.mark.parametrize("tables", [[1, 1, 2], [1, 2, 1], [2, 2, 2]])
+    @pytest.mark.parametrize("uids", [[1, 2], [1, 1], [3, 2]])
+    def test_ids_are_rows_of_their_features_tables(self, tables, uids):
+        """Also where the rows of a table do not stand side by side; all ids of two features of two bags."""
+        offsets, of_feature = np.arange(5), np.repeat(uids, 2)
+        for ids in itertools.product(range(-1, 4), repeat=4):
+            array = np.array(ids, np.int64)
+            inside = (array >= 0).all() and (array < 3).all()
+            sound = inside and (np.array(tables)[array] == of_feature).all()
+            arguments = (array, offsets, np.array(uids, np.uint32), np.array(tables, np.uint32))
+            if sound:
+                assert _pool.check_bags(*arguments)
+            else:
+                at = int(np.argmax((array < 0) | (array >= 3) if not inside else np.array(tables)[array] != of_feature))
+                with pytest.raises(ValueError if inside else IndexError, match=f"query id {ids[at]} at position {at}"):
+                    _pool.check_bags(*arguments)
 
     def test_counts_must_fit(self, group):
         with pytest.raises(ValueError, match="5 offsets for 2 features of 3 rows"):
