@@ -68,7 +68,7 @@ class WindowPlanner {
     // The position of the first duplicate, or count. Hot rows have the first cells.
     size_t set_hot(const uint64_t* locations, size_t count) {
         cells_.reserve(count);
-        hot_slots_.resize(count << RowCells::GROUP_BITS, NOT_HOT);
+        hot_slots_.resize(count << RowCells::PAGE_BITS, NOT_HOT);
         for (size_t i = 0; i < count; ++i) {
             const uint32_t cell = cells_.add(locations[i], outside());
             if (hot_slots_[cell] != NOT_HOT) return i;
@@ -183,13 +183,11 @@ class WindowPlanner {
     PushResult enter(const uint64_t* locations, const WindowUses::Batch& batch) {
         IndexLine* homes[2][LOT];  // lines of the page index, of one lot and of the next
         prefetch_lines(locations, batch, 0, homes[0]);
-        // Lot by lot, each stage a lot behind the one before, when the memory has what it needs. What is not where it
-        // nearly always is goes after the others of its lot, so that these need no branches.
-        for (size_t begin = 0; begin < batch.count + 2 * LOT; begin += LOT) {
+        // Lot by lot, each stage a lot behind the one before, when the memory has what it needs.
+        for (size_t begin = 0; begin < batch.count + LOT; begin += LOT) {
             prefetch_lines(locations, batch, begin + LOT, homes[(begin / LOT + 1) % 2]);
-            if (begin < batch.count) find_places(locations, batch, begin, homes[begin / LOT % 2]);
-            if (begin >= LOT && begin < batch.count + LOT) find_cells(locations, batch, begin - LOT);
-            if (begin >= 2 * LOT) set_links(batch, begin - 2 * LOT);
+            if (begin < batch.count) find_cells(locations, batch, begin, homes[begin / LOT % 2]);
+            if (begin >= LOT) set_links(batch, begin - LOT);
         }
         return examine(locations, batch);
     }
@@ -199,42 +197,23 @@ class WindowPlanner {
         for (size_t i = begin; i < end; ++i) homes[i - begin] = cells_.prefetch_line(locations[i]);
     }
 
-    // The places of the groups; they stand where the cells will be written afterwards.
-    void find_places(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
-        const size_t count = std::min(LOT, batch.count - begin);
-        const uint64_t* const wanted = locations + begin;
-        uint32_t* const places = uses_.cells(batch) + begin;
-        uint32_t others[LOT], other = 0;
-        for (uint32_t i = 0; i < count; ++i) {
-            bool there = false;
-            places[i] = RowCells::place_in(*homes[i], wanted[i], there);
-            cells_.prefetch_place(places[i]);
-            others[other] = i;
-            other += !there;
-        }
-        for (uint32_t k = 0; k < other; ++k) {
-            const uint32_t i = others[k];
-            places[i] = cells_.place_from(homes[i], wanted[i]);
-            cells_.prefetch_place(places[i]);
-        }
-    }
-
-    void find_cells(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin) {
+    // Rows whose page is not where it nearly always is go after the others of their lot, so that these need no
+    // branches.
+    void find_cells(const uint64_t* locations, const WindowUses::Batch& batch, size_t begin, IndexLine** homes) {
         const size_t count = std::min(LOT, batch.count - begin);
         const uint64_t* const wanted = locations + begin;
         uint32_t* const cells = uses_.cells(batch) + begin;
-        uint32_t others[LOT], places[LOT], other = 0;
+        uint32_t others[LOT], other = 0;
         for (uint32_t i = 0; i < count; ++i) {
             bool there = false;
-            others[other] = i;
-            places[other] = cells[i];
-            cells[i] = cells_.cell_at(cells[i], wanted[i], there);
+            cells[i] = RowCells::cell_in(*homes[i], wanted[i], there);
             cells_.prefetch(cells[i]);
+            others[other] = i;
             other += !there;
         }
         for (uint32_t k = 0; k < other; ++k) {
             const uint32_t i = others[k];
-            cells[i] = cells_.add_cell_at(places[k], wanted[i], outside());
+            cells[i] = cells_.cell_from(homes[i], wanted[i], outside());
             cells_.prefetch(cells[i]);
         }
     }
@@ -293,7 +272,7 @@ class WindowPlanner {
         return first;
     }
 
-    // The rows of the batch get the links back that they had before it; groups that were new are forgotten.
+    // The rows of the batch get the links back that they had before it; pages that were new are forgotten.
     void undo(const uint64_t* locations, const WindowUses::Batch& batch) {
         const uint32_t* const cells = uses_.cells(batch);
         const auto first = static_cast<uint32_t>(batch.first_use);

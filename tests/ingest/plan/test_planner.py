@@ -130,7 +130,7 @@ def test_plans_are_valid(stream, window, native):
 def of_one_line(count: int) -> np.ndarray:
     """Locations whose pages the index, as small as it begins, all wants in its line 7 of 256 (see page_index.hpp)."""
     wide = np.random.default_rng(0).integers(0, 2**64 - 1, 300 * count, np.uint64)
-    mixed = (wide >> np.uint64(9)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (wide >> np.uint64(6)) * np.uint64(0x9E3779B97F4A7C15)
     return wide[mixed >> np.uint64(56) == 7][:count]
 
 
@@ -147,7 +147,7 @@ def test_rows_that_all_want_one_line_of_the_index(size: int, window: int) -> Non
 
 @pytest.mark.parametrize("step_rows", [1, 16, 40, 700])
 def test_neighbouring_rows_come_and_go(step_rows: int) -> None:
-    """Groups and pages of neighbours (row_cells.hpp) are left row by row, given back, and used again for others."""
+    """Pages of neighbours (row_cells.hpp) are left row by row, given back, and used again for others."""
     rng = np.random.default_rng(step_rows)
     batches = []
     for step in range(60):
