@@ -75,7 +75,8 @@ class Batch:
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `groups` follow
     ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered;
     `ranks` is what the step is over several ranks, None for one process; `index_serial` is the number of the index
-    (:attr:`headrace.DIT.serial`) whose places the locations are, None where that is not known.
+    (:attr:`headrace.DIT.serial`) whose places the locations are, `looked_up` when they were found
+    (:mod:`headrace.indexer.lookup_order`), None where that is not known.
     """
 
     dense: Tensor
@@ -88,6 +89,7 @@ class Batch:
     ticket: int | None = None
     ranks: RankSteps | None = None
     index_serial: int | None = None
+    looked_up: int | None = None
 
     @property
     def num_rows(self) -> int:
