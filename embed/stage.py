@@ -50,6 +50,7 @@ from headrace.indexer.exchange.agreement import agree
 from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
+from headrace.indexer.lookup_order import next_in_order
 from headrace.ingest.batch import Batch
 from headrace.ingest.step_plan import StepPlan
 
@@ -188,6 +189,7 @@ class EmbeddingStage(RowsModule):
         )
         self._warns_of_steps = True
         self._num_replaced = 0
+        self._forgot = -1  # when, in the order of lookups
         self._half_done: str | None = None
         self._exchange: RankExchange | None = None
         Wire(wire)  # refused also where nothing travels
@@ -346,6 +348,7 @@ class EmbeddingStage(RowsModule):
         self._check_whole()
         check_batch(batch, self.schema, self.device)
         self._index.check(batch.index_serial, _THIS_BATCH)
+        self._check_places(batch)
         key = (plan.run, plan.step)
         self._pending.check_pass_by(key)
         if not self._pending.is_of(key):
@@ -451,7 +454,11 @@ class EmbeddingStage(RowsModule):
         to the place begins as a new row. ABSENT is passed over.
 
         Between two runs of plans (between epochs): the arenas are written back and emptied. What waits for a step of
-        these rows' gradients is dropped, tickets of a :class:`RowDatabase` end. RuntimeError over ranks if any wait.
+        these rows' gradients is dropped, tickets of a :class:`RowDatabase` end, and batches whose ids a loader looked up
+        before are refused with RuntimeError, in training and evaluation. RuntimeError over ranks if any gradients wait.
+
+        Loading a state refuses no batches: where the index stays as it is, so do their places, and batches that are kept
+        may be used on. After the index was restored iterate over the loader anew.
         """
         group = check_integer("group", group, least=0, most=len(self.stores) - 1)
         check_type("locations", locations, np.ndarray, "a uint64 array, as index.remove(columns) gives it")
@@ -467,6 +474,7 @@ class EmbeddingStage(RowsModule):
         with uninterrupted():
             self._pending.forget(group, locations)
             self._num_replaced += 1
+            self._forgot = next_in_order()
             self.stores[group].forget(locations[locations != ABSENT])
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
@@ -575,6 +583,7 @@ class EmbeddingStage(RowsModule):
             self._times.begin_step()
         with self._times.of_training("gather", plan is not None):
             bags, keys = checked_bags(batch, self.schema, self.layout.groups, self._kernels)
+            self._check_places(batch)
             self._index.bind(batch.index_serial, _THIS_BATCH)
         over_ranks = self._exchange is not None or batch.ranks is not None
         if plan is None:
@@ -654,6 +663,13 @@ class EmbeddingStage(RowsModule):
             raise RuntimeError(
                 f"{self._half_done} was interrupted half-way: the stage has rows of two states; load one again "
                 "(stage.load_state_dict, or headrace.load_run(path).restore(...))"
+            )
+
+    def _check_places(self, batch: Batch) -> None:
+        if batch.looked_up is not None and batch.looked_up < self._forgot:
+            raise RuntimeError(
+                "the ids of this batch were looked up before stage.forget_rows: other rows may be in its places; drop "
+                "it, and iterate over the loader anew for batches that are looked up now"
             )
 
     def _drop_pending(self) -> None:

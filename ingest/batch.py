@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Ids = Literal["slot", "raw"]
 """Which ids a conversion gives: positions in the arena, or raw ids."""
 
+BagInputs = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+"""(input, offsets), and per-sample weights where there are any."""
+
 
 @dataclass(frozen=True, repr=False)
 class BatchGroup:
@@ -75,7 +78,8 @@ class Batch:
     `valid` bool [B] or None (False for padding rows); `plan` is None for evaluation batches; `groups` follow
     ``schema.groups``; by `ticket` the index commits the rows that this batch brought, once it is delivered;
     `ranks` is what the step is over several ranks, None for one process; `index_serial` is the number of the index
-    (:attr:`headrace.DIT.serial`) whose places the locations are, None where that is not known.
+    (:attr:`headrace.DIT.serial`) whose places the locations are, `looked_up` when they were found
+    (:mod:`headrace.indexer.lookup_order`), None where that is not known.
     """
 
     dense: Tensor
@@ -88,6 +92,7 @@ class Batch:
     ticket: int | None = None
     ranks: RankSteps | None = None
     index_serial: int | None = None
+    looked_up: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -138,8 +143,9 @@ class Batch:
         """(file, 0-based row in the file) of batch row `row`."""
         return self.source.locate(row)
 
-    def to_embedding_bag_inputs(self, *, ids: Ids, missing_id: int | None = None) -> dict[str, tuple[Tensor, Tensor]]:
-        """For each feature (input, offsets) of `torch.nn.EmbeddingBag`; see :mod:`headrace.ingest.batch_forms`."""
+    def to_embedding_bag_inputs(self, *, ids: Ids, missing_id: int | None = None) -> dict[str, BagInputs]:
+        """For each feature what `torch.nn.EmbeddingBag` is called with, ``bag(*inputs)``: (input, offsets), and
+        per_sample_weights where its row layout has any; see :mod:`headrace.ingest.batch_forms`."""
         from headrace.ingest.batch_forms import to_embedding_bag_inputs
 
         return to_embedding_bag_inputs(self, ids=ids, missing_id=missing_id)

@@ -9,26 +9,27 @@ import torch
 from torch import Tensor
 
 from headrace.formats.checks import check_integer
-from headrace.ingest.batch import Batch, BatchGroup, Ids
+from headrace.ingest.batch import BagInputs, Batch, BatchGroup, Ids
 
 
-def to_embedding_bag_inputs(
-    batch: Batch, *, ids: Ids, missing_id: int | None = None
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each feature (input int64 [nnz_f], offsets int64 [B]), as `torch.nn.EmbeddingBag` takes them.
+def to_embedding_bag_inputs(batch: Batch, *, ids: Ids, missing_id: int | None = None) -> dict[str, BagInputs]:
+    """For each feature (input int64 [nnz_f], offsets int64 [B]), as `torch.nn.EmbeddingBag` takes them: ``bag(*inputs)``.
+
+    A feature of a row layout with weights has a third item, per_sample_weights float32 [nnz_f], in the same order.
 
     ``ids="slot"`` gives positions in the arena (the batch must have a plan), ``ids="raw"`` the raw ids with their bits
     reinterpreted as int64 and `missing_id` (an integer, with its bits too) for missing values. Raises ValueError where
     that cannot be said.
     """
-    out: dict[str, tuple[Tensor, Tensor]] = {}
+    out: dict[str, BagInputs] = {}
     names = iter(batch.group_feature_names)
     for group in batch.groups:
         values = _values(group, ids, missing_id)
         for feature in range(group.num_features):
             begin, end = feature * batch.num_rows, (feature + 1) * batch.num_rows
             first, last = int(group.offsets[begin]), int(group.offsets[end])
-            out[next(names)] = (values[first:last], group.offsets[begin:end] - first)
+            inputs = values[first:last], group.offsets[begin:end] - first
+            out[next(names)] = inputs if group.weights is None else (*inputs, group.weights[first:last])
     return out
 
 

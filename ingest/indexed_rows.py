@@ -25,7 +25,7 @@ I64 = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class IndexedRows:
     """B indexed rows. `lengths[g]` is int32 [F_g·B], feature-major, or None when every bag has one id; `index_serial`
-    is the number of the index that found them."""
+    is the number of the index that found them, `looked_up` when it did (:mod:`headrace.indexer.lookup_order`)."""
 
     schema: Schema
     dense: npt.NDArray[np.float32]
@@ -35,6 +35,7 @@ class IndexedRows:
     source: Source
     ticket: int | None
     index_serial: int | None = None
+    looked_up: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -87,6 +88,7 @@ class IndexedRows:
             schema=self.schema,
             ticket=self.ticket,
             index_serial=self.index_serial,
+            looked_up=self.looked_up,
         )
 
     def _group(self, ordinal: int, plan: StepPlan | None, pool: ArrayPool) -> BatchGroup:

@@ -14,6 +14,7 @@ from headrace.formats.rows import RowBlock, Source
 from headrace.formats.schema import Schema, check_schema
 from headrace.indexer.dit import DIT
 from headrace.indexer.indexed import U64, IdColumn, IndexedIds, IndexTable
+from headrace.indexer.lookup_order import next_in_order
 from headrace.ingest.columns import Ragged
 from headrace.ingest.engine.buffered import BufferedMap
 from headrace.ingest.engine.checks import check_int
@@ -126,7 +127,7 @@ def found_rows(
     index_serial: int | None = None,
 ) -> IndexedRows:
     """Rows with their ids found by `find`, a method of the index of this serial."""
-    arrays = rows.arrays
+    arrays, looked_up = rows.arrays, next_in_order()
     ragged = [[arrays.ids[f] for f in g.features] for g in schema.groups]
     found = find([r.column for group in ragged for r in group])
     return IndexedRows(
@@ -138,6 +139,7 @@ def found_rows(
         source=rows.source,
         ticket=found.ticket,
         index_serial=index_serial,
+        looked_up=looked_up,
     )
 
 

@@ -105,6 +105,19 @@ def test_kjt_keeps_the_weights_of_the_layouts_that_have_them(monkeypatch):
     assert given["weights"].dtype == torch.float32
 
 
+def test_an_embedding_bag_gets_the_weights_of_the_layouts_that_have_them():
+    plain = batch(plan=True, missing=False)
+    weighed = dataclasses.replace(plain.groups[0], weights=torch.arange(1.0, 7.0))
+    inputs = dataclasses.replace(plain, groups=(weighed, *plain.groups[1:])).to_embedding_bag_inputs(ids="slot")
+    assert {name: len(one) for name, one in inputs.items()} == {"a": 3, "m": 3, "w": 2}
+    assert inputs["a"][2].tolist() == [1, 2, 3]
+    assert inputs["m"][2].tolist() == [4, 5, 6]
+    bag = torch.nn.EmbeddingBag(20, 2, mode="sum")
+    rows = bag.weight[inputs["m"][0]]
+    expected = torch.stack([4 * rows[0] + 5 * rows[1], torch.zeros(2), 6 * rows[2]])
+    torch.testing.assert_close(bag(inputs["m"][0], inputs["m"][1], per_sample_weights=inputs["m"][2]), expected)
+
+
 def test_kjt_without_torchrec_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchrec", None)
     with pytest.raises(ImportError, match="pip install torchrec"):
