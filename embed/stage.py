@@ -321,7 +321,12 @@ class EmbeddingStage(RowsModule):
                 "(batch.split_hot()), and its parts have one step together. After stage(part) and backward of each of "
                 "split.parts call stage.optimizer().step(), which applies the gradients of all"
             )
-        if last is None or batch.plan is None or last.batch.plan is not batch.plan:
+        if batch.plan is None:
+            raise RuntimeError(
+                "step() of a batch without a plan, which is scored and not trained on: make its loader with "
+                "DataLoader(..., train=True), as is the default"
+            )
+        if last is None or last.batch.plan is not batch.plan:
             raise RuntimeError(
                 "step() of a batch that was not the last training forward, or was stepped already; a step is "
                 "stage(batch), loss.backward(), stage.step(batch), with the stage in training mode and a planned batch "
@@ -454,11 +459,12 @@ class EmbeddingStage(RowsModule):
         to the place begins as a new row. ABSENT is passed over.
 
         Between two runs of plans (between epochs): the arenas are written back and emptied. What waits for a step of
-        these rows' gradients is dropped, tickets of a :class:`RowDatabase` end, and batches whose ids a loader looked up
-        before are refused with RuntimeError, in training and evaluation. RuntimeError over ranks if any gradients wait.
+        these rows' gradients is dropped, tickets of a :class:`RowDatabase` end, and batches whose ids a loader looked
+        up before are refused with RuntimeError, in training and evaluation. RuntimeError over ranks if any gradients
+        wait.
 
-        Loading a state refuses no batches: where the index stays as it is, so do their places, and batches that are kept
-        may be used on. After the index was restored iterate over the loader anew.
+        Loading a state refuses no batches: where the index stays as it is, so do their places, and batches that are
+        kept may be used on. After the index was restored iterate over the loader anew.
         """
         group = check_integer("group", group, least=0, most=len(self.stores) - 1)
         check_type("locations", locations, np.ndarray, "a uint64 array, as index.remove(columns) gives it")

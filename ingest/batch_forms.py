@@ -13,7 +13,7 @@ from headrace.ingest.batch import BagInputs, Batch, BatchGroup, Ids
 
 
 def to_embedding_bag_inputs(batch: Batch, *, ids: Ids, missing_id: int | None = None) -> dict[str, BagInputs]:
-    """For each feature (input int64 [nnz_f], offsets int64 [B]), as `torch.nn.EmbeddingBag` takes them: ``bag(*inputs)``.
+    """For each feature (input int64 [nnz_f], offsets int64 [B]), for ``bag(*inputs)`` of a `torch.nn.EmbeddingBag`.
 
     A feature of a row layout with weights has a third item, per_sample_weights float32 [nnz_f], in the same order.
 

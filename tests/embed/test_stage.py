@@ -304,6 +304,14 @@ class TestStep:
         with pytest.raises(RuntimeError, match="not the last training forward"):
             stage.step(batches[2])
 
+    def test_a_batch_that_is_scored_alone_has_no_step(self, batches, mode):
+        stage, scored = EmbeddingStage(ONE, mode=mode), replace(batches[0], plan=None)
+        assert not stage(scored).requires_grad
+        with pytest.raises(RuntimeError, match=r"step\(\) of a batch without a plan.*train=True"):
+            stage.step(scored)
+        stage(batches[0]).sum().backward()
+        stage.step(batches[0])
+
     def test_groups_without_gradient_are_not_touched(self, kit, mode):
         ids = {"target": [[1]], "history": [[2, 3]], "user": [[1]]}
         schema = replace(SEQUENCES, tables=(Table(name="items", dim=4), Table(name="user", dim=2)))
