@@ -104,7 +104,8 @@ class RowDatabase:
         """A ticket for ids (integers of up to 64 bits [n], any repetitions) of tables.
 
         `missing` bool [n] marks missing values, a row of their own. With `insert`, keys not seen before get rows, which
-        cost no memory before their first update; without it they read as they would start, and cannot be pushed to.
+        cost no memory before their first update; without it they read as they would start, and cannot be pushed to,
+        for as long as the ticket is in flight, also if they get rows meanwhile.
         `source` says which row of which file each id comes from, for errors, where all tables have as many ids.
         TypeError or ValueError for what is no id; RuntimeError while a loader that shares the index has read ahead.
         """
