@@ -5,7 +5,7 @@ With g the sum of the gradients of all occurrences of the row, and ``g += weight
 
 =================== ============== =====================================================================================
 `sgd`               no state       ``w -= lr * g``
-`rowwise_adagrad`   one float s    ``s += mean_j(g_j ** 2)``, then ``w -= (lr * g) / (sqrt(s) + eps)``: the mean of the
+`rowwise_adagrad`   one float s    ``s += mean_j(g_j ** 2)``, then ``w -= (lr / (sqrt(s) + eps)) * g``: the mean of the
                                    squares, not the square of the mean, as in FBGEMM
 `adagrad`           s [dim]        ``s += g ** 2``, then ``w -= (lr * g) / (sqrt(s) + eps)``, as `torch.optim.Adagrad`
                                    without decay of the rate
@@ -15,9 +15,9 @@ With g the sum of the gradients of all occurrences of the row, and ``g += weight
                                    in which this row had no part
 =================== ============== =====================================================================================
 
-in float32; the sum of squares runs in the order of j; `r`, ``1 - beta1`` and ``1 - beta2`` are computed in float64 and
-rounded. Eps is outside the root everywhere, and 1e-8 if not given (torch: 1e-10 in Adagrad, 1e-8 in SparseAdam). State
-starts at 0.
+in float32; the squares are added up in 16 lanes, that of column j in lane j % 16, and the lanes in halves; `r`,
+``1 - beta1`` and ``1 - beta2`` are computed in float64 and rounded. Eps is outside the root everywhere, and 1e-8 if not
+given (torch: 1e-10 in Adagrad, 1e-8 in SparseAdam). State starts at 0.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def update_slots(vectors: Tensor, state: Tensor, slots: Tensor, grads: Tensor, r
     s = state.index_select(0, slots)
     if rule.name == "rowwise_adagrad":
         s = s + (g * g).sum(dim=1, keepdim=True) / g.shape[1]
-        w = w - (g * lr) / (s.sqrt() + eps)
+        w = w - g * (lr / (s.sqrt() + eps))
     elif rule.name == "adagrad":
         s = s + g * g
         w = w - (g * lr) / (s.sqrt() + eps)
