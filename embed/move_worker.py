@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
 
 from headrace.embed.movers import Job
+from headrace.formats.monitor import Monitor
 
 _Test = Callable[[], bool]
 
@@ -129,8 +129,7 @@ class _Desk:
     """What the trainer and the thread exchange."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a condition's own __exit__ can be interrupted before it lets go
-        self._changed = threading.Condition(self._lock)
+        self._monitor = Monitor()  # of what follows
         self._waiting: deque[Job] = deque()
         self._staged: deque[Job] = deque()  # vacated, not landed
         self._fetched: deque[Job] = deque()  # since the last `wait`
@@ -139,15 +138,15 @@ class _Desk:
         self._error: BaseException | None = None
 
     def submit(self, job: Job) -> None:
-        with self._lock:
+        with self._monitor.lock:
             self._raise_error()
             self._waiting.append(job)
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def wait(self, number: int) -> list[Job]:
         """Until all jobs up to `number` have been fetched; those of them that were not given by an earlier call."""
         self._until(lambda: not self._owes(number), f"movement {number}")
-        with self._lock:
+        with self._monitor.lock:
             found = []
             while self._fetched and self._fetched[0].number <= number:
                 found.append(self._fetched.popleft())
@@ -158,13 +157,12 @@ class _Desk:
 
     def rests(self, timeout_s: float) -> bool:
         """Whether, after `timeout_s` at most, all jobs are done, or one has failed."""
-        with self._lock:
-            return self._changed.wait_for(lambda: self._error is not None or not self._busy, timeout_s)
+        return self._monitor.wait_for(lambda: self._error is not None or not self._busy, timeout_s)
 
     def stop(self) -> None:
-        with self._lock:
+        with self._monitor.lock:
             self._stopped = True
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def restart(self) -> None:
         self._stopped = False
@@ -176,21 +174,21 @@ class _Desk:
                 self._run(self._waiting[0])
             else:
                 self._land_oldest()
-            with self._lock:
+            with self._monitor.lock:
                 self._running = False
-                self._changed.notify_all()
+                self._monitor.changed()
 
     def fail(self, error: BaseException) -> None:
         """The thread ends with `error`."""
-        with self._lock:
+        with self._monitor.lock:
             self._error = error
             self._running = False
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def _next_is_there(self) -> bool:
-        with self._lock:
-            while not (self._stopped or self._waiting or self._staged):
-                self._changed.wait()
+        """Waits until there is something to do, or the desk is stopped."""
+        self._monitor.wait_for(lambda: self._stopped or self._is_to_run)
+        with self._monitor.lock:
             self._running = not self._stopped
             return self._running
 
@@ -201,33 +199,34 @@ class _Desk:
         while self._staged and self._staged[0].number <= must_have_landed:
             self._land_oldest()
         job.fetch()
-        with self._lock:
+        with self._monitor.lock:
             self._waiting.popleft()
             self._fetched.append(job)
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def _land_oldest(self) -> None:
         self._staged[0].land()
         self._staged.popleft()
+
+    @property
+    def _is_to_run(self) -> bool:
+        return bool(self._waiting or self._staged)
 
     def _owes(self, number: int) -> bool:
         return bool(self._waiting) and self._waiting[0].number <= number
 
     @property
     def _busy(self) -> bool:
-        return bool(self._waiting or self._staged or self._running)
+        return self._is_to_run or self._running
 
     def _until(self, reached: _Test, what: str) -> None:
-        timeout_s = PATIENCE_S
-        deadline = time.monotonic() + timeout_s
-        with self._lock:
-            while not reached():
-                self._raise_error()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"{what}: rows are still being moved after {timeout_s:g} s")
-                self._changed.wait(left)
+        def is_over() -> bool:
             self._raise_error()
+            return reached()
+
+        timeout_s = PATIENCE_S
+        if not self._monitor.wait_for(is_over, timeout_s):
+            raise TimeoutError(f"{what}: rows are still being moved after {timeout_s:g} s")
 
     def _raise_error(self) -> None:
         if self._error is not None:

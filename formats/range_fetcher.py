@@ -16,7 +16,9 @@ from typing import Protocol
 
 from headrace.formats.checks import check_integer, check_seconds
 from headrace.formats.errors import CorruptShardError, ReadInterruptedError, StoreReadError
+from headrace.formats.monitor import Monitor
 from headrace.formats.store_threads import start_thread
+from headrace.formats.uninterrupted import uninterrupted
 
 _JOIN_TIMEOUT_S = 1.0
 
@@ -123,7 +125,7 @@ class RangeFetcher:
         self._range_bytes = range_bytes
         self._ahead = ahead
         self._held = max(held, ahead + 2)
-        self._changed = threading.Condition()
+        self._monitor = Monitor()  # of what follows
         self._ranges: OrderedDict[int, _Range] = OrderedDict()
         self._queue: deque[int] = deque()
         self._threads: list[threading.Thread] = []
@@ -140,18 +142,15 @@ class RangeFetcher:
 
         RuntimeError while another thread is in here: its range could be forgotten before it came.
         """
-        with self._changed:
-            if self._taking:
-                raise RuntimeError(f"{self.path}: read by two threads at a time; open it for each of them")
-            self._taking = True
-            try:
-                self._want(number, first=True)
-                if ahead:
-                    for later in range(number + 1, min(number + self._ahead, self._last()) + 1):
-                        self._want(later, first=False)
-                self._forget_oldest(number)
-                return self._wait_for(number, self._ranges[number])
-            finally:
+        mine = False
+        try:
+            with self._monitor.lock:
+                if self._taking:
+                    raise RuntimeError(f"{self.path}: read by two threads at a time; open it for each of them")
+                mine = self._taking = True
+            return self._wait_for(number, self._ask_for(number, ahead))
+        finally:
+            if mine:
                 self._taking = False
 
     def follows(self, number: int) -> bool:
@@ -160,12 +159,12 @@ class RangeFetcher:
 
     def stop(self, *, interrupted: bool = False) -> None:
         """Wake whoever waits (ReadInterruptedError) and let the threads end; waits for nothing, may come twice."""
-        with self._changed:
+        with self._monitor.lock:
             self._interrupted = self._interrupted or interrupted
             self._stopped.set()
             self._queue.clear()
             self._ranges.clear()
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def join(self) -> None:
         """Wait for the threads for a second in all: what is left then is inside a request of the store's library."""
@@ -181,7 +180,16 @@ class RangeFetcher:
         begin = number * self._range_bytes
         return begin, min(begin + self._range_bytes, self.size)
 
-    # ---- the reader's side, with the lock ---------------------------------------------------------------------------
+    # ---- the reader's side ------------------------------------------------------------------------------------------
+
+    def _ask_for(self, number: int, ahead: bool) -> _Range:
+        with self._monitor.lock, uninterrupted():  # a range that is known and not queued would never come
+            self._want(number, first=True)
+            if ahead:
+                for later in range(number + 1, min(number + self._ahead, self._last()) + 1):
+                    self._want(later, first=False)
+            self._forget_oldest(number)
+            return self._ranges[number]
 
     def _want(self, number: int, *, first: bool) -> None:
         if number in self._ranges:
@@ -194,7 +202,7 @@ class RangeFetcher:
         (self._queue.appendleft if first else self._queue.append)(number)
         if self._idle < len(self._queue) and len(self._threads) < self._ahead + 1:
             self._threads.append(start_thread(_work, self, name="headrace-fetch", owner=self))
-        self._changed.notify_all()
+        self._monitor.changed()
 
     def _forget_oldest(self, wanted: int) -> None:
         while len(self._ranges) > self._held:
@@ -204,40 +212,45 @@ class RangeFetcher:
                 self._queue.remove(oldest)
 
     def _wait_for(self, number: int, wanted: _Range) -> bytes | bytearray:
-        began_s = time.monotonic()
-        while wanted.data is None:
-            if self._stopped.is_set():
+        def over() -> bool:
+            if wanted.data is None and self._stopped.is_set():
                 raise ReadInterruptedError(f"{self.path}: closed while it was read")
-            if wanted.error is not None:
+            if wanted.data is None and wanted.error is not None:
                 self._ranges.pop(number, None)  # who reads on tries again
                 raise wanted.error
+            return wanted.data is not None
+
+        began_s = time.monotonic()
+        while wanted.data is None:
             # what comes for other ranges shows that this one waits for its turn, and not for a store that is silent
             left = max(began_s, self._last_bytes_s) + self._options.stall_timeout_s - time.monotonic()
-            if left <= 0:
+            if not self._monitor.wait_for(over, left) and left <= 0:
                 begin, end = self._bounds(number)
                 reason = f"nothing came for {self._options.stall_timeout_s:g} s"
                 raise StoreReadError(self.path, begin, end - 1, 1, reason)
-            self._changed.wait(left)
         return wanted.data
 
     # ---- the threads' side ------------------------------------------------------------------------------------------
 
     def _take(self) -> tuple[int, _Range] | None:
         """The next range to fetch; None when it is over."""
-        with self._changed:
+        with self._monitor.lock:
             self._idle += 1
-            while not self._queue and not self._stopped.is_set():
-                self._changed.wait(self._options.stall_timeout_s)
-            self._idle -= 1
-            if self._stopped.is_set():
-                return None
-            number = self._queue.popleft()
-            return number, self._ranges[number]
+        found = self._monitor.wait_for(self._first_queued)
+        return found if isinstance(found, tuple) else None
+
+    def _first_queued(self) -> tuple[int, _Range] | bool:
+        """What an idle thread goes on with; False while there is nothing, True when it is over."""
+        if self._stopped.is_set() or not self._queue:
+            return self._stopped.is_set()
+        self._idle -= 1
+        number = self._queue.popleft()
+        return number, self._ranges[number]
 
     def _settle(self, wanted: _Range, data: bytes | bytearray | None, error: BaseException | None) -> None:
-        with self._changed:
+        with self._monitor.lock:
             wanted.data, wanted.error = data, error
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def _fetch(self, number: int, wanted: _Range) -> bytes | bytearray:
         begin, end = self._bounds(number)

@@ -9,6 +9,8 @@ from collections import deque
 from typing import Protocol
 
 from headrace.formats._criteo import copy_bytes
+from headrace.formats.monitor import Monitor
+from headrace.formats.uninterrupted import uninterrupted
 
 PIECES_AHEAD = 4
 JOIN_TIMEOUT_S = 5.0
@@ -60,24 +62,19 @@ class _Lane:
     def __init__(self, source: Pieces) -> None:
         self._source = source
         self._entries: deque[Entry] = deque()
-        # A finalizer may run while it is held. Taken by itself: a Condition takes its lock in Python, where Ctrl-C may
-        # come before the block has it.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._monitor = Monitor()  # a finalizer may run while its lock is held
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def take(self) -> bytes | memoryview:
         """The next piece, b"" at the end and ever after."""
-        with self._lock:
+        with self._monitor.lock:
             if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=_run, args=(self,), name="headrace-read-ahead", daemon=True)
-                self._thread.start()
-                _RUNNING.add(self)
+                self._start()
             if not self._entries and not self._stopping and self._thread is not None and not self._thread.is_alive():
                 raise RuntimeError("the thread that decompresses is gone; after a fork, open the files in the child")
-            while not self._entries and not self._stopping:
-                self._changed.wait()
+        self._monitor.wait_for(lambda: self._entries or self._stopping)
+        with self._monitor.lock:
             if not self._entries:
                 raise ValueError("read after close")
             entry = self._entries[0]
@@ -85,22 +82,27 @@ class _Lane:
                 raise entry
             if entry:
                 self._entries.popleft()
-                self._changed.notify_all()
+                self._monitor.changed()
             return entry
+
+    def _start(self) -> None:
+        with uninterrupted():  # a thread that is known and was not started looks as if it had ended
+            self._thread = threading.Thread(target=_run, args=(self,), name="headrace-read-ahead", daemon=True)
+            self._thread.start()
+            _RUNNING.add(self)
 
     def put(self, entry: Entry) -> bool:
         """Wait for room; False when nothing more is wanted."""
-        with self._lock:
+        with self._monitor.lock:
             self._entries.append(entry)
-            self._changed.notify_all()
-            while len(self._entries) >= PIECES_AHEAD and not self._stopping:
-                self._changed.wait()
-            return bool(entry) and not isinstance(entry, BaseException) and not self._stopping
+            self._monitor.changed()
+        self._monitor.wait_for(lambda: len(self._entries) < PIECES_AHEAD or self._stopping)
+        return bool(entry) and not isinstance(entry, BaseException) and not self._stopping
 
     def stop(self) -> None:
-        with self._lock:
+        with self._monitor.lock:
             self._stopping = True
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def join(self) -> None:
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import weakref
 from collections.abc import Callable
+
+from headrace.formats.monitor import Monitor
 
 GONE_WITHIN_S = 1.0
 """How long a claim waits for a writer that may just be going: a dropped loader's thread ends in its own time."""
@@ -15,36 +15,34 @@ class WriterClaim:
     """The present writer, held weakly: one that is gone holds nothing. Any thread may call."""
 
     def __init__(self) -> None:
-        # Re-entrant: the collector may end a loader, which releases, while this thread is in here.
-        # Taken by itself: a Condition takes its lock in Python, where Ctrl-C may come before the block has it.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._monitor = Monitor()  # the collector may end a loader, which releases, while this thread is in here
         self._writer: weakref.ref[object] | None = None
 
     def claim(self, owner: object, open_tickets: Callable[[], int]) -> None:
         """Make `owner` the writer. RuntimeError while another one is alive and tickets are open."""
         reference = weakref.ref(owner, self._gone)
-        deadline = time.monotonic() + GONE_WITHIN_S
-        with self._lock:
-            while open_tickets() and self._is_taken(owner):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise RuntimeError(
-                        "another loader reads ahead into this index: finish its epoch or close() it first; what only "
-                        "looks ids up (train=False, insert=False) may go on meanwhile"
-                    )
-                self._changed.wait(left)
+
+        def claimed() -> bool:
+            if open_tickets() and self._is_taken(owner):
+                return False
             self._writer = reference
+            return True
+
+        if not self._monitor.wait_for(claimed, GONE_WITHIN_S):
+            raise RuntimeError(
+                "another loader reads ahead into this index: finish its epoch or close() it first; what only looks ids "
+                "up (train=False, insert=False) may go on meanwhile"
+            )
 
     def release(self, owner: object) -> None:
         """`owner` writes no longer; nothing if it is not the writer."""
-        with self._lock:
+        with self._monitor.lock:
             if self._current() is owner:
                 self._writer = None
-                self._changed.notify_all()
+                self._monitor.changed()
 
     def holds(self, owner: object) -> bool:
-        with self._lock:
+        with self._monitor.lock:
             return self._current() is owner
 
     def _is_taken(self, owner: object) -> bool:
@@ -52,8 +50,8 @@ class WriterClaim:
         return self._current() not in (None, owner)
 
     def _gone(self, reference: weakref.ref[object]) -> None:
-        with self._lock:
-            self._changed.notify_all()
+        with self._monitor.lock:
+            self._monitor.changed()
 
     def _current(self) -> object | None:
         return None if self._writer is None else self._writer()

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from headrace.formats.monitor import Monitor
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
 
@@ -129,7 +130,7 @@ _Requests = queue.SimpleQueue[list[_Request] | None]
 class _GlooLane:
     def __init__(self, group: Any, tag: int, rank: int) -> None:
         self._group, self._tag, self._rank = group, tag, rank
-        self._changed = threading.Condition()
+        self._monitor = Monitor()  # of what follows
         self._closed = False
         self._under_way: list[_Request] = []
         self._waiters: dict[int, tuple[_Requests, threading.Thread]] = {}
@@ -142,7 +143,7 @@ class _GlooLane:
 
     def _begin(self, begin: Callable[..., Any], peer: int, tensor: torch.Tensor) -> _Request:
         """What has begun is always waited for: gloo loses a connection whose buffers are gone before their messages."""
-        with self._changed:
+        with self._monitor.lock:
             if self._closed:
                 raise ExchangeClosedError("this rank closes")
             try:
@@ -162,7 +163,7 @@ class _GlooLane:
         for peer, some in by_peer.items():
             if peer not in self._waiters:
                 waiting: _Requests = queue.SimpleQueue()
-                arguments = (waiting, self._changed)
+                arguments = (waiting, self._monitor)
                 name = f"headrace-gloo-{peer}"
                 thread = threading.Thread(target=_wait_for_all, args=arguments, daemon=True, name=name)
                 self._waiters[peer] = waiting, thread
@@ -170,17 +171,19 @@ class _GlooLane:
             self._waiters[peer][0].put(some)
 
     def wait(self, waiting: Waiting, timeout_s: float) -> list[int]:
-        deadline = time.monotonic() + timeout_s
         requests = [request for _, request in waiting]
-        with self._changed:
+
+        def is_over() -> bool:
+            if all(request.done for request in requests):
+                return True
+            if self._closed:
+                raise ExchangeClosedError("this rank closes")
+            return any(request.error for request in requests)
+
+        with self._monitor.lock:
             self._give(self._up_to(requests))
-            while not all(request.done for request in requests):
-                if self._closed:
-                    raise ExchangeClosedError("this rank closes")
-                left = deadline - time.monotonic()
-                if left <= 0 or any(request.error for request in requests):
-                    break
-                self._changed.wait(left)
+        self._monitor.wait_for(is_over, timeout_s)
+        with self._monitor.lock:
             self._under_way[:] = [r for r in self._under_way if not (r.done or r.error)]
         self._raise_lost(requests)
         return [request.peer for request in requests if not request.done]
@@ -199,7 +202,7 @@ class _GlooLane:
 
     def break_off(self) -> None:
         """End what is under way, and the connections with it: a wait that times out does that to all of them."""
-        with self._changed:
+        with self._monitor.lock:
             left = [r for r in self._under_way if not (r.done or r.error)]
         for request in left:
             with contextlib.suppress(RuntimeError):
@@ -211,33 +214,33 @@ class _GlooLane:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def interrupt(self) -> None:
-        with self._changed:
+        with self._monitor.lock:
             self._closed = True
             self._give(self._under_way)
-            self._changed.notify_all()
+            self._monitor.changed()
             for requests, _ in self._waiters.values():
                 requests.put(None)  # the thread ends behind what is under way
 
     @property
     def is_over(self) -> bool:
         """Whether it is closed and nothing is under way."""
-        with self._changed:
+        with self._monitor.lock:
             return self._closed and all(r.done or r.error for r in self._under_way)
 
 
-def _wait_for_all(waiting: _Requests, changed: threading.Condition) -> None:
+def _wait_for_all(waiting: _Requests, monitor: Monitor) -> None:
     while (requests := waiting.get()) is not None:
         for request in requests:
             try:
                 request.work.wait(_NEVER)
             except RuntimeError as error:
                 request.error = _first_line(error)
-                with changed:
-                    changed.notify_all()  # who waits need not hear of the others
+                with monitor.lock:
+                    monitor.changed()  # who waits need not hear of the others
             else:
                 request.done = True
-        with changed:
-            changed.notify_all()
+        with monitor.lock:
+            monitor.changed()
 
 
 def _first_line(error: RuntimeError) -> str:

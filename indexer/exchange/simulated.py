@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from headrace.formats.monitor import Monitor
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
@@ -84,7 +85,7 @@ class SimulatedWorld:
 
     def __init__(self, size: int, *, seed: int | None = None) -> None:
         self.size = size
-        self._changed = threading.Condition()
+        self._monitor = Monitor()  # of what follows
         self._sent: dict[tuple[int, int, int], deque[U8]] = defaultdict(deque)
         self._wanted: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self._gone: set[int] = set()
@@ -104,7 +105,7 @@ class SimulatedWorld:
         """With a seed: wait until all are there, and for the first turn."""
         if self._rng is None:
             return
-        with self._changed:
+        with self._monitor.lock:
             self._begun += 1
             self._ready[rank] = lambda: True
             if self._begun == self.size:
@@ -112,12 +113,12 @@ class SimulatedWorld:
         self._turns[rank].acquire()
 
     def leave(self, rank: int) -> None:
-        with self._changed:
+        with self._monitor.lock:
             self._gone.add(rank)
             if self._rng is not None:
                 self._ready.pop(rank, None)
                 self._pass_on()
-            self._changed.notify_all()
+            self._monitor.changed()
 
     def _pass_on(self) -> None:
         assert self._rng is not None
@@ -130,7 +131,7 @@ class SimulatedWorld:
 
     def send(self, data: U8, path: tuple[int, int, int]) -> _Request:
         request = _Request(None)
-        with self._changed:
+        with self._monitor.lock:
             wanted = self._wanted[path]
             if wanted:
                 self._fill(wanted.popleft(), data)
@@ -138,12 +139,12 @@ class SimulatedWorld:
                 self._sent[path].append(data.copy())
             request.done = True
             if self._rng is None:
-                self._changed.notify_all()
+                self._monitor.changed()
         return request
 
     def receive(self, buffer: U8, path: tuple[int, int, int]) -> _Request:
         request = _Request(buffer)
-        with self._changed:
+        with self._monitor.lock:
             sent = self._sent[path]
             if sent:
                 self._fill(request, sent.popleft())
@@ -168,13 +169,13 @@ class SimulatedWorld:
             return not left or lane.closed or not self._gone.isdisjoint(left)
 
         if self._rng is not None:
-            with self._changed:
+            with self._monitor.lock:
                 self._ready[rank] = over
                 self._pass_on()
             self._turns[rank].acquire()
-        with self._changed:
-            if self._rng is None:
-                self._changed.wait_for(over, timeout_s)
+        else:
+            self._monitor.wait_for(over, timeout_s)
+        with self._monitor.lock:
             left = late()
             if left and lane.closed:
                 raise ExchangeClosedError("this rank closes")
@@ -184,9 +185,9 @@ class SimulatedWorld:
             return left
 
     def interrupt(self, lane: SimulatedLane) -> None:
-        with self._changed:
+        with self._monitor.lock:
             lane.closed = True
-            self._changed.notify_all()
+            self._monitor.changed()
 
 
 class SimulatedTransport:

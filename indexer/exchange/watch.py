@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.formats.monitor import Monitor
 from headrace.indexer.exchange.activity import Activity, Numbers, Place, Wait
 from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError
 from headrace.indexer.exchange.transport import U8, Lane, Waiting
@@ -53,7 +54,7 @@ class Watch:
     def __init__(self, lane: Lane, rank: int, size: int, activity: Activity) -> None:
         self._lane, self._rank, self.activity = lane, rank, activity
         self._peers = [peer for peer in range(size) if peer != rank]
-        self._heard = threading.Condition()  # of what follows
+        self._heard = Monitor()  # of what follows
         self._said: dict[int, tuple[str, float]] = {}
         self._left: dict[int, tuple[str, float]] = {}
         self._answers: dict[int, Any] = {}
@@ -127,16 +128,15 @@ class Watch:
             words, at = self._said.get(rank, ("", 0.0))
             return words if at >= after else self._left[rank][0] if rank in self._left else None
 
-        with self._heard:
-            self._heard.wait_for(lambda: all(heard(rank, now) for rank in some), ANSWER_S)
+        self._heard.wait_for(lambda: all(heard(rank, now) for rank in some), ANSWER_S)
+        with self._heard.lock:
             found = [(rank, heard(rank, since)) for rank in some]
         return "".join(f"; rank {rank} {words or 'does not answer: is it stopped, or gone?'}" for rank, words in found)
 
     def left(self, rank: int, timeout_s: float = 0.0) -> str | None:
         """What a rank said when it left, waited for so long; None where it said nothing."""
-        with self._heard:
-            self._heard.wait_for(lambda: rank in self._left, timeout_s)
-            return self._left[rank][0] if rank in self._left else None
+        said = self._heard.wait_for(lambda: self._left.get(rank), timeout_s)
+        return None if said is None else said[0]
 
     def farewell(self, ranks: Iterable[int]) -> dict[int, str]:
         """What those of `ranks`, whose connections broke, said before, waited for a moment."""
@@ -146,7 +146,7 @@ class Watch:
 
     def leave(self, why: str) -> None:
         """Tell the others that this rank leaves, and stop to look. Again: nothing."""
-        with self._heard:
+        with self._heard.lock:
             if self._gone.is_set():
                 return
             self._gone.set()
@@ -211,13 +211,13 @@ class Watch:
             del self._expected[peer]
         else:
             self._expected[peer] = self._expect(peer)
-        with self._heard:
+        with self._heard.lock:
             if kind == _LEAVE:
                 self._left[peer] = text, time.monotonic()
             elif kind == _ANSWER:
                 self._said[peer] = text, time.monotonic()
                 if facts is not None:
                     self._answers[peer] = facts
-            self._heard.notify_all()
+            self._heard.changed()
         if kind == _ASK:
             self._send(_ANSWER, self._answer(peer, facts), self.activity.words(), [peer])

@@ -128,9 +128,9 @@ class LateDesk(_Desk):
         self._ending = False
 
     def wait(self, number):
-        with self._lock:
+        with self._monitor.lock:
             self._asked = max(self._asked, number)
-            self._changed.notify_all()
+            self._monitor.changed()
         return super().wait(number)
 
     def drain(self):
@@ -143,17 +143,19 @@ class LateDesk(_Desk):
 
     @contextlib.contextmanager
     def _to_the_end(self):
-        with self._lock:
+        with self._monitor.lock:
             self._ending = True
-            self._changed.notify_all()
+            self._monitor.changed()
         yield
         self._ending = False
 
-    def _next_is_there(self):
-        with self._lock:
-            while not (self._stopped or self._owes(self._asked) or (self._ending and self._busy)):
-                self._changed.wait()
-        return super()._next_is_there()
+    @property
+    def _is_to_run(self):
+        return self._owes(self._asked) or (self._ending and super()._is_to_run)
+
+    @property
+    def _busy(self):
+        return super()._is_to_run or self._running
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ import pickle
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import IncompleteRead
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -23,6 +25,7 @@ from headrace.formats.errors import CorruptShardError, ReadInterruptedError, Sto
 from headrace.formats.range_fetcher import FetchCounts, FetchOptions, is_passing
 from headrace.formats.range_file import Access, RangeFile
 from tests.support.faulty_files import FaultyFiles
+from tests.support.interrupts import InterruptAt
 
 DATA = random.Random(0).randbytes(10_000)
 QUICK = FetchOptions(range_bytes=256, ahead=3, attempts=4, first_pause_s=0.001, max_pause_s=0.004)
@@ -342,3 +345,19 @@ def test_what_is_not_tried_again() -> None:
 def test_options_out_of_range(option: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         FetchOptions(**option)
+
+
+def test_ctrl_c_within_a_read_leaves_what_others_can_use() -> None:
+    """The lock is free, no range is known that nobody fetches, and the next read gives the right bytes."""
+    for at in count(1, 5):
+        with open_bytes() as file:
+            fetcher = file._fetcher
+            interrupt = InterruptAt(at, ("range_fetcher.py", "uninterrupted.py", "monitor.py"))
+            interrupt.during(lambda fetcher=fetcher: fetcher.get(0, ahead=True))  # type: ignore[misc]
+            if interrupt.left > 0:
+                break
+            with ThreadPoolExecutor(1) as other:
+                found = [other.submit(fetcher.get, n, ahead=True).result(20) for n in (1, 0, 5)]
+            assert found == [DATA[256 * n : 256 * (n + 1)] for n in (1, 0, 5)], interrupt.place
+            assert fetcher.get(0, ahead=False) == DATA[:256], interrupt.place
+    assert at > 200
