@@ -54,8 +54,7 @@ def _clip_over_ranks(
     others = (
         float(torch.linalg.vector_norm(torch.stack([n.cpu().double() for n in norms]), norm_type)) if norms else 0.0
     )
-    held, channel = stage.hold_gradients()
-    total = held.total_norm(norm_type, others, channel, max_norm=max_norm)
+    held, total = stage.hold_gradients(norm_type, others, max_norm=max_norm)
     if error_if_nonfinite and not math.isfinite(total):
         raise RuntimeError(f"the norm of order {norm_type} of all gradients is {total}, and cannot be clipped")
     factor = max_norm / (total + 1e-6)

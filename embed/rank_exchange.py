@@ -32,6 +32,7 @@ from headrace.embed.optimizers import UpdateRule
 from headrace.embed.options_check import check_options
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
+from headrace.embed.whole_exchange import WholeExchange, whole
 from headrace.embed.wire import Arrival, Wire, WireType
 from headrace.formats.schema import Schema
 from headrace.indexer.exchange.channel import Channel, Posts
@@ -48,7 +49,7 @@ _PURPOSES = (
 )
 
 
-class RankExchange:
+class RankExchange(WholeExchange):
     """The exchange of one stage; `stores` and `residency` are those of its row layouts. One caller at a time.
 
     With `check_every` the options of a step and, after it, the replicas of hot rows are compared across ranks at every
@@ -71,6 +72,7 @@ class RankExchange:
         check_every: int = 0,
         wire: WireType = "float32",
     ) -> None:
+        super().__init__()
         self._communicator = communicator
         self._dims = tuple(store.dim for store in stores)
         self._residency = residency
@@ -91,6 +93,7 @@ class RankExchange:
         self._collected: tuple[RankStep, list[OwnGradients]] | None = None
         self._beyond_wire: str | None = None
 
+    @whole("stage(batch)")
     def enter(self, steps: RankSteps, plan: StepPlan | None) -> list[RowSource]:
         """The rows of step ``steps.now``, a source a layout, in the order of the batch's unique rows.
 
@@ -128,6 +131,7 @@ class RankExchange:
         self._communicator.activity.did(f"stage(batch) of step {now.step}" + (" in evaluation" if plan is None else ""))
         return [SlotSource(box, group.slots, box.shape[1]) for box, group in zip(inbox, now.groups, strict=True)]
 
+    @whole("stage.skip")
     def skip(self, steps: RankSteps) -> None:
         """Pass a step by without training on it: rows that enter R with it still do."""
         self._begin(steps.now)
@@ -226,6 +230,7 @@ class RankExchange:
             one.wait()
         return inbox
 
+    @whole("stage.step")
     def apply(self, steps: RankSteps, grads: Sequence[F32 | None], rules: Sequence[UpdateRule], plan: StepPlan) -> None:
         """Send gradients float32 [U, dim] of the batch's unique rows (None: zeros) to the owners, and update what this
         rank owns: one optimizer step a row with the mean over the global batch, added in the order of the ranks.
@@ -253,6 +258,7 @@ class RankExchange:
             self.hot.check(step)
         self._communicator.activity.did(f"stage.step of step {step.step}")
 
+    @whole("clip_grad_norm_")
     def hold(self, steps: RankSteps, grads: Sequence[F32 | None], *, alike: bool = False) -> HeldGradients:
         """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike.
         `alike` as for :meth:`collect`."""
@@ -277,6 +283,7 @@ class RankExchange:
         """Forget what :meth:`hold` and :meth:`collect` have gathered."""
         self._held, self._collected = None, None
 
+    @whole("adding up the gradients of a node")
     def collect(
         self, step: RankStep, grads: Sequence[F32 | None], purpose: str = "gradients", *, alike: bool = False
     ) -> None:
@@ -396,6 +403,7 @@ class RankExchange:
         self._apply_deferred(put_off)
         return now, self.hot.reduce(step, grads)
 
+    @whole("the updates that were put off")
     def settle(self, why: str = "") -> None:
         """Make the updates of the last step that were put off, once all ranks are at their next step or settle, too;
         `why`, for the error where some do not."""

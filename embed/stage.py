@@ -47,7 +47,6 @@ from headrace.formats.checks import check_flag, check_type
 from headrace.formats.schema import Schema, check_schema, table_uid
 from headrace.formats.uninterrupted import uninterrupted
 from headrace.indexer.exchange.agreement import agree
-from headrace.indexer.exchange.channel import Channel
 from headrace.indexer.exchange.communicator import Communicator
 from headrace.indexer.indexed import ABSENT
 from headrace.indexer.lookup_order import next_in_order
@@ -370,16 +369,18 @@ class EmbeddingStage(RowsModule):
         different rows, and may be scaled in place."""
         return [rows.leaf for rows in self._pending.kept() if rows is not None]
 
-    def hold_gradients(self) -> tuple[HeldGradients, Channel]:
+    def hold_gradients(self, norm_type: float, others: float, *, max_norm: float) -> tuple[HeldGradients, float]:
         """Over ranks: gather the gradients of the batch that went forward at their owners now, where the step will find
-        them, and a channel between all ranks; on all of them. RuntimeError where there is no such batch."""
+        them; and :meth:`HeldGradients.total_norm`. On all ranks. RuntimeError where there is no such batch."""
         last = self._last
         if self._exchange is None or last is None or last.batch.ranks is None:
             raise RuntimeError("there are no gradients of a batch over ranks: call stage(batch) in training first")
         steps, kept = last.batch.ranks, self._pending.kept()
         check = self.check_finite
-        grads = gradients_to_send(self._exchange, last, kept, self.schema, check_finite=check, to_apply=False)
-        return self._exchange.hold(steps, grads, alike=check), self._exchange.norm_channel(steps.now)
+        with self._exchange.whole("clip_grad_norm_"):
+            grads = gradients_to_send(self._exchange, last, kept, self.schema, check_finite=check, to_apply=False)
+            held, channel = self._exchange.hold(steps, grads, alike=check), self._exchange.norm_channel(steps.now)
+            return held, held.total_norm(norm_type, others, channel, max_norm=max_norm)
 
     def add_gradients(self, parts: Iterable[tuple[int, RowKeys, F32]]) -> None:
         """Add what the next step applies, for loops without autograd: of each part (group, rows, grads float32
@@ -612,7 +613,8 @@ class EmbeddingStage(RowsModule):
             self._last = None
         if over_ranks and self._exchange is not None:
             trains, check = plan is not None, self.check_finite
-            check_vectors_alike(self._exchange, forward, self.schema, trains=trains, check_finite=check)
+            with self._exchange.whole("stage(batch)"):
+                check_vectors_alike(self._exchange, forward, self.schema, trains=trains, check_finite=check)
         elif self.check_finite:
             check_finite_vectors(forward, self.schema)
         if plan is not None:
@@ -646,11 +648,12 @@ class EmbeddingStage(RowsModule):
             )
         rules = self._optimizer.rules()
         kept = self._pending.kept()
-        grads = gradients_to_send(exchange, last, kept, self.schema, check_finite=self.check_finite)
-        self._pending.take()
-        self._last = None
-        self._optimizer.num_steps += 1
-        exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
+        with exchange.whole("stage.step"):
+            grads = gradients_to_send(exchange, last, kept, self.schema, check_finite=self.check_finite)
+            self._pending.take()
+            self._last = None
+            self._optimizer.num_steps += 1
+            exchange.apply(last.batch.ranks, grads, rules, last.batch.plan)
         self._times.end_step()
 
     def _settle(self) -> None:

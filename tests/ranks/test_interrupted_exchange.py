@@ -1,0 +1,123 @@
+"""Ctrl-C within a call over ranks: nothing is sent after it, and every later call says so."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import headrace
+from headrace.embed import stage_over_ranks
+from headrace.embed.held_gradients import HeldGradients
+from headrace.embed.hot_replicas import HotReplicas
+from headrace.embed.rank_exchange import Gradients, RankExchange
+from headrace.indexer.exchange.errors import ExchangeClosedError, RankLostError
+from headrace.indexer.exchange.simulated import run_ranks
+from tests.support.criteo_text import write_lines
+from tests.support.rank_training import make_schema
+
+SCHEMA = make_schema()
+
+
+class InterruptedOnce:
+    """The first call of `method` on rank 0, once it is `armed`, is interrupted behind its work, or before it."""
+
+    def __init__(self, monkeypatch, owner, method, *, behind):
+        done = getattr(owner, method)
+        self.armed = self.came = False
+
+        def interrupted(this, *args, **kwargs):
+            now = self.armed and not self.came and threading.current_thread() is self.thread
+            if now and not behind:
+                self.interrupt()
+            result = done(this, *args, **kwargs)
+            if now and behind:
+                self.interrupt()
+            return result
+
+        monkeypatch.setattr(owner, method, interrupted)
+
+    def interrupt(self):
+        self.came = True
+        raise KeyboardInterrupt
+
+
+def uses(stage, batch):
+    yield "forward", lambda: stage(batch)
+    yield "step", lambda: stage.optimizer().step()
+    yield "skip", lambda: stage.skip(batch)
+    yield "flush", stage.flush
+    yield "state", stage.state_dict
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "method", "what"),
+    [
+        (RankExchange, "_send_owned", r"stage\(batch\)"),
+        (RankExchange, "_send_deferred", r"stage\(batch\)|stage\.step"),
+        (HotReplicas, "gather", r"stage\(batch\)"),
+        (RankExchange, "_post_all", r"stage\.step"),
+        (RankExchange, "_apply_deferred", r"stage\.step"),
+        (RankExchange, "_update", r"stage\.step"),
+        (Gradients, "total", r"stage\.step"),
+        (stage_over_ranks, "raise_finding", r"stage\(batch\)"),
+        (RankExchange, "hold", "clip_grad_norm_"),
+        (HeldGradients, "total_norm", "clip_grad_norm_"),
+    ],
+)
+def test_what_comes_after_it_is_refused(tmp_path, monkeypatch, owner, method, what, behind):
+    write_lines(tmp_path / "train.txt", 200, seed=3, ids=300)
+    interrupt = InterruptedOnce(monkeypatch, owner, method, behind=behind)
+
+    def train(communicator):
+        options = {"check_finite": owner is stage_over_ranks, "communicator": communicator}
+        stage = headrace.EmbeddingStage(SCHEMA, lr=0.01, num_threads=1, **options)
+        if communicator.rank == 0:
+            interrupt.thread = threading.current_thread()
+        options = {"window": 2, "capacity": 4000, "timeout": 60, "communicator": communicator}
+        with headrace.DataLoader(tmp_path / "train.txt", 10, schema=SCHEMA, hot_rows=8, **options) as loader:
+            for number, batch in enumerate(loader):
+                interrupt.armed |= communicator.rank == 0 and number == 3
+                try:
+                    stage(batch).sum().backward()
+                    if what == "clip_grad_norm_":
+                        headrace.clip_grad_norm_(stage, [], 0.1)
+                    stage.step(batch)
+                except KeyboardInterrupt:
+                    sends_nothing = "forward" if stage._last is not None else "step"  # once more; of nothing
+                    for name, use in uses(stage, batch):
+                        if name == sends_nothing:
+                            continue
+                        with pytest.raises(RuntimeError, match=rf"^({what}) was interrupted half-way .* checkpoint$"):
+                            use()
+                    return "refused"
+        return "trained"
+
+    def rank(communicator):
+        try:
+            return train(communicator)
+        except (RankLostError, ExchangeClosedError):
+            return "lost"
+
+    assert run_ranks(2, rank, timeout_s=30.0) == ["refused", "lost"]
+
+
+def test_an_error_is_no_interruption(tmp_path, monkeypatch):
+    """What a call refuses before it sends anything may be mended, and the training goes on."""
+    write_lines(tmp_path / "train.txt", 60, seed=3, ids=300)
+
+    def train(communicator):
+        stage = headrace.EmbeddingStage(SCHEMA, lr=0.01, num_threads=1, communicator=communicator)
+        options = {"window": 2, "capacity": 4000, "timeout": 60, "communicator": communicator}
+        with headrace.DataLoader(tmp_path / "train.txt", 10, schema=SCHEMA, **options) as loader:
+            for batch in loader:
+                stage(batch).sum().backward()
+                stage.optimizer().param_groups[0]["lr"] = -1.0
+                with pytest.raises(ValueError, match="lr"):
+                    stage.step(batch)
+                stage.lr = 0.01
+                stage.step(batch)
+        return stage.num_steps
+
+    assert run_ranks(2, train, timeout_s=30.0) == [3, 3]
