@@ -330,6 +330,7 @@ class WindowPlanner {
 
     // Links of cells outside the window move up to it, so that none is ever more than 2^31 uses behind.
     void renumber() {
+        drop_used_write_backs();
         const auto first = static_cast<uint32_t>(uses_.first_use());
         const auto size = static_cast<uint32_t>(uses_.size());
         victims_.renumber(cells_, outside(), static_cast<uint32_t>(uses_.end_use() - last_count_),
@@ -339,6 +340,22 @@ class WindowPlanner {
             if (link - first >= size && !in_last_batch(link)) link = outside();
         }
         renumbered_at_ = uses_.end_use();
+    }
+
+    // Rows that were used since they were written back are not forgotten for it; their links tell no longer.
+    void drop_used_write_backs() {
+        size_t begin = written_begin_, kept = written_begin_;
+        for (WriteBacks& one : write_backs_) {
+            const auto end_use = static_cast<uint32_t>(one.end_use);
+            const uint32_t later = static_cast<uint32_t>(uses_.end_use()) - end_use;
+            for (size_t i = begin; i < one.rows_end; ++i) {
+                written_[kept] = written_[i];
+                kept += cells_.link(written_[i]) - end_use >= later;
+            }
+            begin = one.rows_end;
+            one.rows_end = kept;
+        }
+        written_.resize(kept);
     }
 
     // A row that is neither resident nor in the window is known as long as a fetch might have to wait for its

@@ -121,7 +121,7 @@ class WindowUses {
     // Where a batch of `count` rows will stand; may throw, and changes nothing that can be seen.
     Batch prepare(size_t count) {
         if (size() + count > MAX_USES) throw std::overflow_error("the window holds more than 2^30 unique rows");
-        if (!fits(count)) grow(count);
+        if (!fits(count)) gather(count);
         return {place_for(count), count, end_use_};
     }
 
@@ -170,17 +170,23 @@ class WindowUses {
         if (wrapped()) return newest_end() + count < batch(head_).place;  // never equal: see wrapped() and note()
         return newest_end() + count <= cells_.size() || count < batch(head_).place;
     }
-    // Back to the beginning not only at the end of the ring, but as soon as an eighth more than the window has been
-    // written to: memory beyond that is then never touched.
+    // Room beyond the window and the batch that comes: batches are not all of one size, so that the newest one comes
+    // nearer to the head now and then. An eighth of the window, and two batches, since in a short window they are all.
+    static size_t room(size_t size, size_t count) { return size / 8 + 2 * count; }
+
+    // Back to the beginning not only at the end of the ring, but as soon as there is room enough: memory beyond that is
+    // then never touched.
     size_t place_for(size_t count) const {
         if (empty()) return 0;
-        const bool enough = newest_end() >= size() + size() / 8 && count < batch(head_).place;
+        const bool enough = batch(head_).place > count + room(size(), count);
         return wrapped() || (newest_end() + count <= cells_.size() && !enough) ? newest_end() : 0;
     }
 
-    void grow(size_t count) {
-        const size_t size_now = size(), least = size_now + count;
-        const size_t larger = std::max(least + least / 8, cells_.size() + cells_.size() / 2);
+    // All batches one after the other from the beginning on, in a larger ring only if the present one is too small for
+    // the window: where the newest batch has come to the head, most of it may be free.
+    void gather(size_t count) {
+        const size_t wanted = size() + 2 * count + room(size(), count), now = cells_.size();
+        const size_t larger = wanted <= now ? now : std::max(wanted, now + now / 2);
         HugeVector<uint32_t> cells(larger);
         HugeVector<uint8_t> low(larger + 1);
         HugeVector<uint16_t> high(wide_ ? larger + 1 : 0);

@@ -522,3 +522,45 @@ def test_ready_and_finish_are_refused_while_another_thread_plans() -> None:
         stop.set()
         worker.join(timeout=20)
     assert not worker.is_alive()
+
+
+SIZES = {  # rows of batch number s
+    "nearly the same": lambda rng, s: int(rng.normal(1000, 10)),
+    "from none to many": lambda rng, s: int(rng.integers(0, 400)),
+    "a large one now and then": lambda rng, s: 1500 if s % 37 == 36 else 5,
+    "in waves": lambda rng, s: int(200 + 190 * np.sin(s / 9)),
+}
+
+
+def changing_stream(sizes: str, seed: int, steps: int):
+    """Batches of changing numbers of rows, some of which were used before."""
+    rng = np.random.default_rng(seed)
+    first = 0
+    for s in range(steps):
+        size = SIZES[sizes](rng, s)
+        first += size // 3
+        yield np.arange(first, first + size, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("window", [0, 1, 2, 3, 4, 8, 12, 16, 24, 64, 200])
+def test_memory_follows_the_window_and_not_the_length_of_the_stream(window: int, sizes: str) -> None:
+    planner = WindowPlanner(window=window, capacity=4000, r_rows=0)
+    settled = 0
+    for s, batch in enumerate(changing_stream(sizes, window, 3000)):
+        planner.push(batch)
+        while planner.ready():
+            planner.pop()
+        if s == 500:
+            settled = planner.nbytes
+    assert planner.nbytes <= 1.6 * settled  # a buffer may grow once more
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 8, 13])
+def test_batches_of_changing_size_are_planned_as_by_the_twin(window: int, sizes: str) -> None:
+    batches = [batch[::50] for batch in changing_stream(sizes, window, 400)]
+    plans = [make(native, batches, window=window, capacity=90) for native in (True, False)]
+    assert len(plans[0]) == len(plans[1]) == len(batches)
+    for step, (left, right) in enumerate(zip(*plans, strict=True)):
+        assert_same(left, right, f"step {step}")

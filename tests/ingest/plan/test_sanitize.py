@@ -18,6 +18,12 @@ def test_a_push_that_runs_out_of_memory_leaves_all_as_it_was(tmp_path: Path) -> 
     )
 
 
+def test_links_that_are_renewed_change_no_plan(tmp_path: Path) -> None:
+    run_sanitized(
+        HERE / "renumbering.cpp", headers=HEADERS, sanitizers="address,undefined", level="-O1", folder=tmp_path
+    )
+
+
 @pytest.mark.parametrize("options", [[], ["-U__SSE2__"]], ids=["as it is built", "portable"])
 def test_page_index_and_flags_are_those_of_their_models(options: list[str], tmp_path: Path) -> None:
     run_sanitized(
