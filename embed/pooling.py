@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from headrace.embed import _pool, _rows
 from headrace.embed._threads import Threads
 from headrace.embed.arrays import F32, I64, plain
+from headrace.embed.as_checked import AsChecked
 from headrace.embed.buffers import BufferPool
 from headrace.embed.layout import GroupLayout
 from headrace.embed.step_times import StepTimes
@@ -30,7 +31,8 @@ from headrace.ingest.batch import BatchGroup
 class Bags:
     """The bags of one group as host arrays; see :class:`headrace.ingest.batch.BatchGroup` for the fields.
 
-    `one_hot`: every bag is known to have exactly one id.
+    `one_hot`: every bag is known to have exactly one id. `as_checked` tells whether the batch's tensors, whose memory
+    these arrays share, are what they were.
     """
 
     layout: GroupLayout
@@ -40,6 +42,7 @@ class Bags:
     positions: I64
     position_offsets: I64
     one_hot: bool
+    as_checked: AsChecked
 
     @property
     def num_unique(self) -> int:
@@ -70,7 +73,9 @@ def bags_of(
         raise ValueError(f"{len(tables)} tables for {len(occurrences[1]) - 1} unique rows")
     if by_row:
         _pool.check_occurrences(*occurrences, len(arrays[0]), threads)
-    return Bags(layout, *arrays, weights, *occurrences, one_hot)
+    names = ("query_ids", "offsets", "weights", *(("positions", "position_offsets") if by_row else ()))
+    as_checked = AsChecked({name: getattr(group, name) for name in names})
+    return Bags(layout, *arrays, weights, *occurrences, one_hot, as_checked)
 
 
 def pool_forward(bags: Bags, source: _rows.RowSource, out: F32, threads: Threads | None = None) -> None:
@@ -203,6 +208,7 @@ class _Pool(torch.autograd.Function):
         grads: list[Tensor | None] = []
         with work.times.of("backward"):
             for one, wanted in zip(ctx.bags, ctx.needs_input_grad[4:], strict=True):
+                one.as_checked.check()
                 grads.append(work.buffers.take((one.num_unique, one.layout.dim)) if wanted else None)
                 if wanted:
                     pool_backward(one, array, grads[-1].numpy(), work.threads)  # type: ignore[union-attr]
@@ -225,6 +231,7 @@ class _Sequences(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         bags, work = ctx.bags, ctx.work
         with work.times.of("backward"):
+            bags.as_checked.check()
             out = work.buffers.take((bags.num_unique, bags.layout.dim))
             sequence_backward(bags, plain(grad).contiguous().numpy(), out.numpy(), work.threads)
         return None, None, None, out

@@ -177,6 +177,8 @@ class TorchPool(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with ctx.times.of("backward"):
+            for one in ctx.bags:
+                one.as_checked.check()
             pairs = zip(ctx.bags, ctx.needs_input_grad[4:], strict=True)
             return (None, None, None, None, *(pool_backward(one, grad) if wanted else None for one, wanted in pairs))
 
@@ -193,4 +195,5 @@ class TorchSequences(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with ctx.times.of("backward"):
+            ctx.bags.as_checked.check()
             return None, None, None, sequence_backward(ctx.bags, grad)

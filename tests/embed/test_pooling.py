@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.embed import _pool, pooling
 from headrace.embed import _pooling_py as twin
 from headrace.embed._threads import Threads
+from headrace.embed.as_checked import AsChecked
 from headrace.embed.buffers import BufferPool
 from headrace.embed.layout import GroupLayout
 from headrace.embed.pooling import Bags, PoolWork, bags_of, matrix_source, pool, sequence_backward, sequence_values
@@ -48,6 +49,7 @@ def bags(ids, poolings, *, dim=2, weights=None, unique=None, tables=None, frozen
         positions=np.argsort(flat, kind="stable").astype(np.int64),
         position_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         one_hot=all(length == 1 for length in lengths),
+        as_checked=AsChecked({}),
     )
 
 
