@@ -105,9 +105,10 @@ class Arena:
         leaving = self._table.move(movement)
         return Move(self._rows, self._store, leaving, movement, keys)
 
-    def check_gathered(self, slots: I64, locations: U64) -> None:
-        """PlanError unless slots[i] holds the row of locations[i]."""
-        self._table.check_held(slots, locations, "gathers")
+    def check_gathered(self, slots: I64, locations: U64, first: Movement | None = None) -> None:
+        """PlanError unless slots[i] holds the row of locations[i]; or will hold it after the movement `first`, which
+        was checked and is not done."""
+        self._table.check_gathered(slots, locations, first)
 
     def source(self, slots: I64) -> VectorSource:
         """The vectors in `slots`."""

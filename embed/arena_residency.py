@@ -17,6 +17,7 @@ from headrace.embed.arena_rows import ArenaRows
 from headrace.embed.arguments import check_integer
 from headrace.embed.arrays import F32, I64, Bool, host_array
 from headrace.embed.chunk_store import ChunkStore
+from headrace.embed.movement_check import check_movements
 from headrace.embed.movers import Job, Mover
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.row_keys import RowKeys
@@ -76,15 +77,17 @@ class ArenaResidency:
     def enter(self, plan: StepPlan, keys: Sequence[RowKeys]) -> None:
         """Both movements are handed over; the rows of the step have been fetched when this returns.
 
-        The ahead movement touches no row of this step, and goes on while it runs. PlanError, before any movement, for a
-        plan that does not fit.
+        The ahead movement touches no row of this step, and goes on while it runs. PlanError for a plan that does not
+        fit: before any movement, if that can be told then; an ahead movement that does not fit what the late one leaves
+        is refused when that is done, and done by the same plan as it should be.
         """
         with self._times.of("gather"):
             self._begin(plan)
-        self._move_late(plan)
-        with self._times.of("gather"):
+            self._check_late(plan)
+            is_new = self._moved < 2 * plan.step
             for arena, part, rows in zip(self._arenas, plan.groups, keys, strict=True):
-                arena.check_gathered(part.slots, rows.locations)
+                arena.check_gathered(part.slots, rows.locations, part.late if is_new else None)
+        self._move_late(plan)
         self._move_ahead(plan)
         with self._times.of("wait"):
             self._mover.wait(2 * plan.step)
@@ -140,6 +143,7 @@ class ArenaResidency:
     def skip(self, plan: StepPlan) -> None:
         """Waits for the movements before those of the plan, so that no more than two wait to be run."""
         self._begin(plan)
+        self._check_late(plan)
         self._move_late(plan)
         self._move_ahead(plan)
         self._mover.wait(2 * plan.step - 1)
@@ -221,19 +225,29 @@ class ArenaResidency:
             if part.capacity != arena.capacity:
                 raise PlanError(f"group {g}: capacity changes from {arena.capacity} to {part.capacity} within a run")
 
+    def _check_late(self, plan: StepPlan) -> None:
+        """PlanError for a plan whose movements cannot be done, or whose late one does not fit."""
+        check_movements(plan)
+        self._check(2 * plan.step, [part.late for part in plan.groups])
+
+    def _check(self, number: int, parts: Sequence[Movement]) -> None:
+        if number > self._moved:
+            for arena, part in zip(self._arenas, parts, strict=True):
+                arena.check(part, number)
+
     def _move_late(self, plan: StepPlan) -> None:
         self._move(2 * plan.step, [part.late for part in plan.groups], plan.late_keys)
 
     def _move_ahead(self, plan: StepPlan) -> None:
-        self._move(2 * plan.step + 1, [part.ahead for part in plan.groups], plan.ahead_keys)
+        number, parts = 2 * plan.step + 1, [part.ahead for part in plan.groups]
+        with self._times.of("gather"):
+            self._check(number, parts)  # it is of what the late movement leaves
+        self._move(number, parts, plan.ahead_keys)
 
     def _move(self, number: int, parts: Sequence[Movement], keys: Sequence[FetchKeys]) -> None:
-        """Hand movement `number` to the mover, unless it was."""
+        """Hand movement `number`, which was checked, to the mover, unless it was."""
         if number <= self._moved:
             return
-        with self._times.of("gather"):
-            for arena, part in zip(self._arenas, parts, strict=True):
-                arena.check(part, number)
         with uninterrupted(), self._whole_or_torn(number):
             with self._times.of("gather"):
                 three = zip(self._arenas, parts, keys, strict=True)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.embed.arrays import I64, U64
-from headrace.indexer.indexed import ABSENT
+from headrace.embed.arrays import I64, U64, Bool
+from headrace.formats.uninterrupted import uninterrupted
 from headrace.ingest.step_plan import NEVER, Movement
 
 
@@ -24,6 +24,12 @@ class HeldRows(NamedTuple):
 
     slots: I64
     locations: U64
+
+
+def _raise_wrong(wrong: Bool, slots: I64, locations: U64, action: str) -> None:
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise PlanError(f"{action} row {int(locations[i]):#x} in slot {int(slots[i])}, which does not hold it")
 
 
 class SlotTable:
@@ -66,16 +72,13 @@ class SlotTable:
         if taken.any():
             slot = int(movement.fetch_slots[taken.argmax()])
             raise PlanError(f"movement {number} fetches into slot {slot}, which is not free")
-        if (movement.fetch_locations == ABSENT).any():
-            raise PlanError(f"movement {number} fetches a row that has no location")
 
     def move(self, movement: Movement) -> HeldRows:
         """Evict, then fetch, after :meth:`check`; the dirty rows among the victims, which must be written back."""
         left = self._dirty_of(movement.evict_slots)
         self._dirty[left.slots] = False
         self._taken[movement.evict_slots] = False
-        self._locations[movement.fetch_slots] = movement.fetch_locations
-        self._taken[movement.fetch_slots] = True
+        self._enter(movement)
         return left
 
     def mark_dirty(self, slots: I64) -> None:
@@ -105,10 +108,33 @@ class SlotTable:
     def check_held(self, slots: I64, locations: U64, action: str) -> None:
         """PlanError unless slots[i] holds the row of locations[i]."""
         self._check_slots(slots)
-        wrong = (self._locations[slots] != locations) | ~self._taken[slots]
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise PlanError(f"{action} row {int(locations[i]):#x} in slot {int(slots[i])}, which does not hold it")
+        _raise_wrong(~self._held(slots, locations), slots, locations, action)
+
+    def check_gathered(self, slots: I64, locations: U64, first: Movement | None) -> None:
+        """PlanError unless slots[i] holds the row of locations[i]; or will hold it after the movement `first`, which
+        fits and was not done."""
+        if first is None:
+            self.check_held(slots, locations, "gathers")
+            return
+        self._check_slots(slots)
+        with uninterrupted():  # the movement is done here, and undone
+            before = self._locations[first.fetch_slots]
+            self._taken[first.evict_slots] = False
+            self._enter(first)
+            held = self._held(slots, locations)
+            self._locations[first.fetch_slots] = before
+            self._taken[first.fetch_slots] = False
+            self._taken[first.evict_slots] = True
+        _raise_wrong(~held, slots, locations, "gathers")
+
+    def _enter(self, movement: Movement) -> None:
+        self._locations[movement.fetch_slots] = movement.fetch_locations
+        self._taken[movement.fetch_slots] = True
+
+    def _held(self, slots: I64, locations: U64) -> Bool:
+        """Whether slots[i] holds the row of locations[i]."""
+        held: Bool = (self._locations[slots] == locations) & self._taken[slots]
+        return held
 
     def _dirty_of(self, slots: I64) -> HeldRows:
         dirty = slots[self._dirty[slots]]

@@ -11,7 +11,6 @@ from headrace.embed.arena import Arena, PlanError
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.initializer import Constant
 from headrace.embed.optimizers import UpdateRule
-from headrace.indexer.indexed import ABSENT
 from headrace.ingest.step_plan import NEVER, FetchKeys, Movement
 
 SGD = UpdateRule(name="sgd", lr=1.0)
@@ -101,7 +100,6 @@ def test_flush_writes_and_keeps_resident(arena, store):
         (movement(fetch=[(102, 2)]), "fetches into slot 2, which is not free"),
         (movement(fetch=[(102, 1), (103, 1)]), "fetches two rows into one slot"),
         (movement(fetch=[(102, 3)]), "slots 3 to 3 in an arena of 3 rows"),
-        (movement(fetch=[(int(ABSENT), 1)]), "has no location"),
         (movement(fetch=[(102, 1)], fetch_wait=[2]), r"waits for the later movement 2 \(fetch_wait\)"),
         (movement(fetch=[(102, 1)], slot_wait=[9]), r"waits for the later movement 9 \(slot_wait\)"),
     ],
