@@ -19,17 +19,17 @@ def to_embedding_bag_inputs(batch: Batch, *, ids: Ids, missing_id: int | None = 
 
     ``ids="slot"`` gives positions in the arena (the batch must have a plan), ``ids="raw"`` the raw ids with their bits
     reinterpreted as int64 and `missing_id` (an integer, with its bits too) for missing values. Raises ValueError where
-    that cannot be said.
+    that cannot be said, and for weights that are not float32, one an id.
     """
     out: dict[str, BagInputs] = {}
     names = iter(batch.group_feature_names)
-    for group in batch.groups:
-        values = _values(group, ids, missing_id)
+    for number, group in enumerate(batch.groups):
+        values, weights = _values(group, ids, missing_id), _checked_weights(group, number)
         for feature in range(group.num_features):
             begin, end = feature * batch.num_rows, (feature + 1) * batch.num_rows
             first, last = int(group.offsets[begin]), int(group.offsets[end])
             inputs = values[first:last], group.offsets[begin:end] - first
-            out[next(names)] = inputs if group.weights is None else (*inputs, group.weights[first:last])
+            out[next(names)] = inputs if weights is None else (*inputs, weights[first:last])
     return out
 
 
@@ -66,11 +66,20 @@ def join_torchrec() -> None:
 
 def _weights(groups: tuple[BatchGroup, ...]) -> Tensor | None:
     """float32 [nnz] of all groups; None where none has any."""
-    if all(group.weights is None for group in groups):
+    own = [_checked_weights(group, number) for number, group in enumerate(groups)]
+    if all(one is None for one in own):
         return None
-    return torch.cat(
-        [torch.ones_like(g.query_ids, dtype=torch.float32) if g.weights is None else g.weights for g in groups]
-    )
+    pairs = zip(groups, own, strict=True)
+    return torch.cat([torch.ones_like(g.query_ids, dtype=torch.float32) if w is None else w for g, w in pairs])
+
+
+def _checked_weights(group: BatchGroup, number: int) -> Tensor | None:
+    """The group's weights; ValueError unless they are float32, one an id."""
+    weights, count = group.weights, len(group.query_ids)
+    if weights is not None and (weights.dtype != torch.float32 or weights.shape != (count,)):
+        found = f"{str(weights.dtype).removeprefix('torch.')} {list(weights.shape)}"
+        raise ValueError(f"group {number}: weights are {found}, not float32 [{count}], one an id")
+    return weights
 
 
 def _values(group: BatchGroup, ids: Ids, missing_id: int | None) -> Tensor:

@@ -118,6 +118,20 @@ def test_an_embedding_bag_gets_the_weights_of_the_layouts_that_have_them():
     torch.testing.assert_close(bag(inputs["m"][0], inputs["m"][1], per_sample_weights=inputs["m"][2]), expected)
 
 
+@pytest.mark.parametrize(
+    "weights", [torch.ones(5), torch.ones(7), torch.ones(6, dtype=torch.float64), torch.ones(6, 1)]
+)
+def test_weights_that_are_not_one_an_id_are_refused(monkeypatch, weights):
+    monkeypatch.setitem(sys.modules, "torchrec", types.SimpleNamespace(KeyedJaggedTensor=dict))
+    plain = batch(plan=True, missing=False)
+    weighed = dataclasses.replace(
+        plain, groups=(dataclasses.replace(plain.groups[0], weights=weights), *plain.groups[1:])
+    )
+    for form in (weighed.to_embedding_bag_inputs, weighed.to_kjt):
+        with pytest.raises(ValueError, match=r"^group 0: weights are float\d\d \[.*\], not float32 \[6\], one an id$"):
+            form(ids="slot")
+
+
 def test_kjt_without_torchrec_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchrec", None)
     with pytest.raises(ImportError, match="pip install torchrec"):
