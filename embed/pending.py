@@ -274,7 +274,8 @@ class PendingGradients:
             late.rows.leaf.grad = None
             raise RuntimeError(
                 "backward of a batch whose rows were replaced after its forward, by a state that was loaded or by "
-                "stage.forget_rows: call stage(batch) again"
+                "stage.forget_rows: after a state call stage(batch) again; after forget_rows iterate over the loader "
+                "anew, since its places may be other rows'"
             )
         if self._one_batch:
             late.rows.leaf.grad = None

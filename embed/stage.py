@@ -187,6 +187,8 @@ class EmbeddingStage(RowsModule):
             len(groups), here, self._kernels.sum_rows, self._optimizer.show, one_batch=communicator is not None
         )
         self._warns_of_steps = True
+        self._warns_of_evaluation = True
+        self._evaluated_with_grad: str | None = None  # why the last batch was, if it was
         self._num_replaced = 0
         self._forgot = -1  # when, in the order of lookups
         self._half_done: str | None = None
@@ -462,7 +464,7 @@ class EmbeddingStage(RowsModule):
         Between two runs of plans (between epochs): the arenas are written back and emptied. What waits for a step of
         these rows' gradients is dropped, tickets of a :class:`RowDatabase` end, and batches whose ids a loader looked
         up before are refused with RuntimeError, in training and evaluation. RuntimeError over ranks if any gradients
-        wait.
+        wait. ValueError for what is no place, or that of a row of another group; then nothing has changed.
 
         Loading a state refuses no batches: where the index stays as it is, so do their places, and batches that are
         kept may be used on. After the index was restored iterate over the loader anew.
@@ -475,6 +477,7 @@ class EmbeddingStage(RowsModule):
         if self._exchange is not None and self._pending.any:
             raise RuntimeError("gradients wait for a step: over ranks rows are forgotten after it")
         self._residency.flush()
+        self._check_layout_of(group, locations[locations != ABSENT])
         self._residency.empty()
         self._last = None
         self._pending.let_go()
@@ -483,6 +486,18 @@ class EmbeddingStage(RowsModule):
             self._num_replaced += 1
             self._forgot = next_in_order()
             self.stores[group].forget(locations[locations != ABSENT])
+
+    def _check_layout_of(self, group: int, locations: U64) -> None:
+        """ValueError for locations that are none, or where rows of another layout were written."""
+        for g, store in enumerate(self.stores):
+            written = store.is_written(locations)
+            if g != group and written.any():
+                tables = [", ".join(self.layout.groups[i].tables) for i in (g, group)]
+                raise ValueError(
+                    f"location {int(locations[written.argmax()]):#x} is that of a row of group {g} ({tables[0]}), not "
+                    f"of group {group} ({tables[1]}): index.remove(columns).groups has one entry a group, in the order "
+                    "of the stage's stores"
+                )
 
     def state_arrays(self, committed: U64 | None = None) -> dict[str, Array]:
         """Copies of the written rows: ``locations_g`` uint64 [n] ascending and ``rows_g`` float32 [n, dim + state] of
@@ -585,6 +600,8 @@ class EmbeddingStage(RowsModule):
         plan = batch.plan if self.training else None
         last = self._last
         if plan is not None and self._pending.collects and last is not None and _is_same(last.batch, batch):
+            for one in last.bags:
+                one.as_checked.check()
             return last
         if plan is not None:
             self._times.begin_step()
@@ -620,6 +637,7 @@ class EmbeddingStage(RowsModule):
         if plan is not None:
             self._last = forward
             self._pending.collect(forward.rows, (plan.run, plan.step))
+        self._evaluated_with_grad = _why_evaluated(batch) if plan is None and torch.is_grad_enabled() else None
         return forward
 
     def _warn_of_forgotten_steps(self) -> None:
@@ -630,6 +648,16 @@ class EmbeddingStage(RowsModule):
                 "call stage.step(batch) (or stage.optimizer().step()) after backward",
                 UserWarning,
                 stacklevel=8,  # through torch.nn.Module and what keeps its compiler out
+            )
+
+    def _warn_of_evaluation(self) -> None:
+        """Of a step without any gradient."""
+        if self._warns_of_evaluation and self._evaluated_with_grad is not None:
+            self._warns_of_evaluation = False
+            warnings.warn(
+                f"stage.optimizer().step() has no gradient of any row to apply: {self._evaluated_with_grad}",
+                UserWarning,
+                stacklevel=6,  # through the optimizer, and what torch puts around its step
             )
 
     def _check_no_gradients_over_ranks(self) -> None:
@@ -694,6 +722,7 @@ class EmbeddingStage(RowsModule):
             return
         self._check_whole()
         if not self._pending.any:
+            self._warn_of_evaluation()
             return
         rules = self._optimizer.rules()
         if self.check_finite:
@@ -715,6 +744,12 @@ class EmbeddingStage(RowsModule):
                 self._optimizer.num_steps += 1
                 self._half_done = None
         self._times.end_step()
+
+
+def _why_evaluated(batch: Batch) -> str:
+    if batch.plan is None:
+        return "the last batch has no plan, and was scored; batches to train on come from DataLoader(..., train=True)"
+    return "the last batch was evaluated, since the stage is in evaluation mode; call model.train() before training"
 
 
 def _is_split(last: StepPlan | None, plan: StepPlan) -> bool:

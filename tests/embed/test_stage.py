@@ -465,6 +465,39 @@ class TestOrderOfPlans:
             stage(rest[1])
         train(stage, rest)
 
+    @pytest.mark.parametrize("mode", ["direct", "arena"])
+    def test_places_that_are_not_the_groups_are_refused_whole(self, kit, mode):
+        schema = Schema(
+            sparse=(Sparse(name="a"), Sparse(name="b")), tables=(Table(name="a", dim=2), Table(name="b", dim=3))
+        )
+        index = kit.ToyIndex()
+        batches = [kit.make_batch(schema, {"a": [[i], [i + 1]], "b": [[i], [i]]}, index) for i in range(3)]
+        results = []
+        for refused in (False, True):
+            planned = kit.plan_batches(batches, window=1)
+            stage = EmbeddingStage(schema, mode=mode, lr=0.1)
+            train(stage, planned[:1])
+            stage(planned[1]).sum().backward()
+            own, other = (group.locations.numpy() for group in planned[0].groups)
+            bad = np.array([1 << 62, own[0]], np.uint64)
+            for group, places, message in (
+                (0, bad, r"location 0x4000000000000000 at position 0 is not in host memory"),
+                (
+                    0,
+                    np.concatenate([own, other]),
+                    r"is that of a row of group 1 \(b\), not of group 0 \(a\): index.remove",
+                ),
+                (1, own, r"is that of a row of group 0 \(a\), not of group 1 \(b\)"),
+            ):
+                if refused:
+                    with pytest.raises(ValueError, match=message):
+                        stage.forget_rows(group, places)
+            assert stage.num_replaced == 0
+            stage.step(planned[1])
+            train(stage, planned[2:])
+            results.append({name: array.tobytes() for name, array in stage.state_arrays().items()})
+        assert results[0] == results[1]
+
     def test_a_run_begins_with_step_0(self, kit, planned):
         stage = EmbeddingStage(ONE, mode="arena")
         with pytest.raises(PlanError, match="step 1 of run 1 came, but step 0"):
@@ -738,3 +771,47 @@ class TestCompiler:
                 model[0].step(batch)
             found.append(model[0].state_arrays()["rows_0"].tobytes())
         assert found[0] == found[1]
+
+
+class TestStepsOfBatchesThatWereOnlyEvaluated:
+    @pytest.fixture
+    def planned(self, kit):
+        index = kit.ToyIndex()
+        return kit.plan_batches([kit.make_batch(ONE, {"a": [[i], [i + 1]]}, index) for i in range(4)])
+
+    @pytest.mark.parametrize("mode", ["direct", "arena"])
+    def test_a_loop_in_evaluation_mode_is_told_once(self, planned, mode):
+        stage = EmbeddingStage(ONE, mode=mode).eval()
+
+        def steps():
+            for batch in planned:
+                stage(batch).sum()
+                stage.optimizer().step()
+
+        with pytest.warns(UserWarning, match=r"no gradient .* evaluation mode; call model.train\(\)") as told:
+            steps()
+        assert len(told) == 1
+        assert told[0].filename == __file__
+        assert stage.num_steps == 0
+
+    def test_a_loop_over_batches_without_plans(self, planned):
+        stage = EmbeddingStage(ONE)
+        stage(replace(planned[0], plan=None))
+        with pytest.warns(UserWarning, match=r"has no plan, and was scored; .* DataLoader\(..., train=True\)"):
+            stage.optimizer().step()
+
+    def test_steps_beside_an_evaluation_are_nothing_to_tell_of(self, planned):
+        stage = EmbeddingStage(ONE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            stage.optimizer().step()  # before anything
+            with torch.no_grad():
+                stage.eval()(planned[0])
+            stage.optimizer().step()
+            stage.train()
+            stage(planned[0]).sum().backward()
+            stage.eval()(planned[1])
+            stage.train().optimizer().step()  # of the gradients from before it
+            assert stage.num_steps == 1
+            stage(planned[1])
+            stage.optimizer().step()  # without backward: see skip
