@@ -410,8 +410,10 @@ class Dit {
     void check_no_tickets() {
         const std::lock_guard<std::mutex> tickets(ticket_mutex_);
         if (pending_.empty()) return;
-        throw std::runtime_error(std::to_string(pending_.size()) +
-                                 " tickets are open, and their batches may use the rows: commit or undo them first");
+        throw std::runtime_error(
+            std::to_string(pending_.size()) +
+            " tickets are open, and their batches may use the rows: commit or undo them first (those of a "
+            "loader: finish its epoch, or loader.close())");
     }
 
     void check_empty() {

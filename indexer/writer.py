@@ -30,8 +30,9 @@ class WriterClaim:
 
         if not self._monitor.wait_for(claimed, GONE_WITHIN_S):
             raise RuntimeError(
-                "another loader reads ahead into this index: finish its epoch or close() it first; what only looks ids "
-                "up (train=False, insert=False) may go on meanwhile"
+                "a loader reads ahead into this index: finish its epoch, or close() it, before another loader, "
+                "import_rows, or whatever else gives ids rows; what only looks ids up (train=False, insert=False) may "
+                "go on meanwhile"
             )
 
     def release(self, owner: object) -> None:

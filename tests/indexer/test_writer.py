@@ -13,7 +13,7 @@ from headrace.indexer.writer import WriterClaim
 from tests.support.index_batches import column
 
 TABLES = (IndexTable(10, 0),)
-TAKEN = r"another loader reads ahead into this index: finish its epoch or close\(\) it first"
+TAKEN = r"a loader reads ahead into this index: finish its epoch, or close\(\) it"
 
 
 class Loader:
