@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, SupportsIndex
@@ -41,6 +40,7 @@ from headrace.embed.stage_over_ranks import check_vectors_alike, enter_from_owne
 from headrace.embed.stage_parts import Capacity, Mode, check_device, make_parts, make_store
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
+from headrace.embed.step_warnings import StepWarnings
 from headrace.embed.table_options import check_tables, split_initializers
 from headrace.embed.wire import Wire, WireType
 from headrace.formats.checks import check_flag, check_type
@@ -70,9 +70,6 @@ BATCH = (
 """What a stage is called with."""
 
 COMMUNICATOR = "a headrace.Communicator, as connect() gives it, or None"
-
-MANY_BATCHES = 256
-"""So many batches without a step are taken for a step that was forgotten."""
 
 
 class EmbeddingStage(RowsModule):
@@ -186,9 +183,7 @@ class EmbeddingStage(RowsModule):
         self._pending = PendingGradients(
             len(groups), here, self._kernels.sum_rows, self._optimizer.show, one_batch=communicator is not None
         )
-        self._warns_of_steps = True
-        self._warns_of_evaluation = True
-        self._evaluated_with_grad: str | None = None  # why the last batch was, if it was
+        self._warnings = StepWarnings()
         self._num_replaced = 0
         self._forgot = -1  # when, in the order of lookups
         self._half_done: str | None = None
@@ -615,7 +610,7 @@ class EmbeddingStage(RowsModule):
         else:
             with self._times.of("update"):
                 self._pending.let_go()  # also if the batch is refused, which may move rows
-            self._warn_of_forgotten_steps()
+            self._warnings.of_waiting(self._pending.num_batches)
             if not over_ranks:
                 self._residency.enter(plan, keys)
         with self._times.of_training("gather", plan is not None):
@@ -637,28 +632,10 @@ class EmbeddingStage(RowsModule):
         if plan is not None:
             self._last = forward
             self._pending.collect(forward.rows, (plan.run, plan.step))
-        self._evaluated_with_grad = _why_evaluated(batch) if plan is None and torch.is_grad_enabled() else None
+            self._warnings.trained()
+        else:
+            self._warnings.evaluated(batch)
         return forward
-
-    def _warn_of_forgotten_steps(self) -> None:
-        if self._warns_of_steps and self._pending.num_batches >= MANY_BATCHES:
-            self._warns_of_steps = False
-            warnings.warn(
-                f"the gradients of {self._pending.num_batches} batches wait for a step, and no row was trained since: "
-                "call stage.step(batch) (or stage.optimizer().step()) after backward",
-                UserWarning,
-                stacklevel=8,  # through torch.nn.Module and what keeps its compiler out
-            )
-
-    def _warn_of_evaluation(self) -> None:
-        """Of a step without any gradient."""
-        if self._warns_of_evaluation and self._evaluated_with_grad is not None:
-            self._warns_of_evaluation = False
-            warnings.warn(
-                f"stage.optimizer().step() has no gradient of any row to apply: {self._evaluated_with_grad}",
-                UserWarning,
-                stacklevel=6,  # through the optimizer, and what torch puts around its step
-            )
 
     def _check_no_gradients_over_ranks(self) -> None:
         if self._exchange is not None and self._pending.any:
@@ -722,7 +699,7 @@ class EmbeddingStage(RowsModule):
             return
         self._check_whole()
         if not self._pending.any:
-            self._warn_of_evaluation()
+            self._warnings.of_nothing()
             return
         rules = self._optimizer.rules()
         if self.check_finite:
@@ -744,12 +721,6 @@ class EmbeddingStage(RowsModule):
                 self._optimizer.num_steps += 1
                 self._half_done = None
         self._times.end_step()
-
-
-def _why_evaluated(batch: Batch) -> str:
-    if batch.plan is None:
-        return "the last batch has no plan, and was scored; batches to train on come from DataLoader(..., train=True)"
-    return "the last batch was evaluated, since the stage is in evaluation mode; call model.train() before training"
 
 
 def _is_split(last: StepPlan | None, plan: StepPlan) -> bool:

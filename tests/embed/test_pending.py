@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.embed import stage as stage_module
+from headrace.embed import step_warnings
 from headrace.embed.arena import PlanError
 from headrace.embed.clipping import clip_grad_norm_
 from headrace.embed.initializer import Constant, Normal
@@ -283,7 +283,7 @@ def _with_slots(batch, slots):
 
 
 def test_steps_that_are_forgotten_are_told_once(batches, mode, monkeypatch):
-    monkeypatch.setattr(stage_module, "MANY_BATCHES", 3)
+    monkeypatch.setattr(step_warnings, "MANY_BATCHES", 3)
     stage = one_stage(mode)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
