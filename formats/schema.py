@@ -38,6 +38,9 @@ OPTIMIZER_STATE_FLOATS: dict[str, int] = {"sgd": 0, "rowwise_adagrad": 1, "adagr
 OPTIMIZER_STATE_VECTORS: dict[str, int] = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
 """Vectors of optimizer state, of the row's own dim, that a row carries behind its vector."""
 
+MOST_TABLES_NAMED = 3
+"""Of a row layout, where it is told in words."""
+
 
 def optimizer_state_floats(optimizer: str, dim: int) -> int:
     """float32 values of optimizer state of a row of `dim` values."""
@@ -364,6 +367,13 @@ class Schema:
             )
             for ordinal, ((dim, dtype, optimizer), positions) in enumerate(by_layout.items())
         )
+
+    def layout_in_words(self, group: Group) -> str:
+        """A row layout by its tables, as reports and errors name it."""
+        names = [repr(self.tables[t].name) for t in group.tables]
+        more = f" and {len(names) - MOST_TABLES_NAMED} more" if len(names) > MOST_TABLES_NAMED else ""
+        tables = f"table{'s' * (len(names) > 1)} {', '.join(names[:MOST_TABLES_NAMED])}{more}"
+        return f"{tables} (dim {group.dim}, {group.optimizer})"
 
     def arrow_schema(self, *, labels: bool = True) -> pa.Schema:
         """Schema of a record batch: labels (float32), dense, sparse, in this order; a null is a missing value."""

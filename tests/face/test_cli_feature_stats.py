@@ -50,9 +50,18 @@ def test_columns_of_several_layouts(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [*arguments, "--json", "-"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert list(report) == ["features"]  # the hot set is that of one layout
+    assert list(report) == ["layouts", "features"]
     assert [f["cardinality"] for f in report["features"]["sparse"]] == [1, 2]
     assert CliRunner().invoke(main, arguments).exit_code == 0
+
+
+def test_a_dataset_without_ids_has_features_and_is_told_that_it_has_no_hot_set(tmp_path: Path) -> None:
+    data, schema = tmp_path / "a.csv", tmp_path / "schema.yaml"
+    data.write_text("x\n1\n2\n")
+    schema.write_text("dense: [x]\n")
+    result = CliRunner().invoke(main, ["stats", str(data), "--dataset", "csv", "--schema", str(schema)])
+    assert result.exit_code == 0, result.output
+    assert "note: there is no hot set: the schema has no sparse column" in result.stderr
 
 
 @pytest.mark.parametrize("command", [["stats"], ["plan", "--ranks", "2"], ["bench", "plan"]])

@@ -42,12 +42,18 @@ def test_plans_are_summed_up_saved_read_proved_and_drawn(data, tmp_path) -> None
     assert "step 0  requested" in table.stdout
 
 
-def test_what_each_row_layout_has_is_numbers(data, tmp_path) -> None:
-    schema = tmp_path / "two.yaml"
+@pytest.fixture(scope="module")
+def two_layouts(data, tmp_path_factory):
+    """Arguments that name two columns of the data, each in a row layout of its own."""
+    folder = tmp_path_factory.mktemp("two")
+    schema = folder / "two.yaml"
     schema.write_text("labels: [label]\nsparse: [C1, C2]\ntables: [{name: C1, dim: 4}, {name: C2, dim: 8}]\n")
-    out = tmp_path / "out"
-    assert invoke("convert", data, "--out", out).exit_code == 0
-    command = ("plan", out, "--dataset", "parquet", "--schema", schema, *PLAN, "--hot-rows", 7)
+    assert invoke("convert", data, "--out", folder / "out").exit_code == 0
+    return folder / "out", "--dataset", "parquet", "--schema", schema
+
+
+def test_what_each_row_layout_has_is_numbers(two_layouts) -> None:
+    command = ("plan", *two_layouts, *PLAN, "--hot-rows", 7)
     made = json.loads(invoke(*command, "--json", "-").stdout)
     assert (made["capacity"], made["r_rows"]) == ([1500, 1500], [7, 7])
     assert "capacity            1500, 1500\n" in invoke(*command).stdout
@@ -123,6 +129,31 @@ def test_measured_costs_are_in_nanoseconds_and_not_mixed_with_given_ones(data) -
     mixed = invoke("stats", data, "--batch-size", 60, "--calibrate", "--c-late", 3)
     assert mixed.exit_code == 2
     assert "--c-late: in a unit of its own" in mixed.output
+
+
+def test_each_row_layout_has_a_curve(data, two_layouts, tmp_path) -> None:
+    picture = tmp_path / "c.png"
+    options = ("--batch-size", 60, "--batches", 15, "--world-size", 4, "--top-rows", 9, "--plot", picture)
+    result = invoke("stats", *two_layouts, *options, "--no-features", "--json", "-")
+    assert result.exit_code == 0, result.output
+    layouts = json.loads(result.stdout)["layouts"]
+    assert [(one["tables"], one["dim"], one["optimizer"]) for one in layouts] == [
+        (["C1"], 4, "rowwise_adagrad"),
+        (["C2"], 8, "rowwise_adagrad"),
+    ]
+    one_layout = json.loads(invoke("stats", data, *options, "--no-features", "--json", "-").stdout)
+    for layout in layouts:
+        assert layout.keys() - {"tables", "dim", "optimizer"} == one_layout.keys()
+        assert layout["cost"] == min(cost for _, cost in layout["curve"])
+        assert layout["coverage"][0]["held_out_accesses"] > 0  # 5 batches are left
+    alone = two_layouts[-1].with_name("one.yaml")
+    alone.write_text("labels: [label]\nsparse: [C2]\n")
+    second = json.loads(invoke("stats", *two_layouts[:-1], alone, *options, "--no-features", "--json", "-").stdout)
+    assert second.items() <= layouts[1].items()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    table = invoke("stats", *two_layouts, *options, "--calibrate").stdout
+    assert "layout 1.tables" in table
+    assert "layout 2.r_rows" in table
 
 
 def test_a_single_rank_is_told_that_r_is_for_several(data) -> None:

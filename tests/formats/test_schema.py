@@ -219,3 +219,11 @@ def test_faulty_transforms_are_refused_by_name(options, message):
 def test_faulty_dense_transforms_are_refused(options, message):
     with pytest.raises(SchemaError, match=re.escape(message)):
         Schema.from_dict({"dense": [{"name": "a", **options}]})
+
+
+def test_a_layout_in_words_is_its_first_tables():
+    columns = tuple(Sparse(name=name) for name in "abcde")
+    schema = Schema(sparse=columns, tables=(Table(name="e", dim=4, optimizer="sgd"),))
+    many, one = (schema.layout_in_words(group) for group in schema.groups)
+    assert many == "tables 'a', 'b', 'c' and 1 more (dim 16, rowwise_adagrad)"
+    assert one == "table 'e' (dim 4, sgd)"
