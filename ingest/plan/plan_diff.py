@@ -12,10 +12,12 @@ import numpy as np
 from headrace.ingest.plan.plan_file import PlanSequence
 from headrace.ingest.step_plan import FetchKeys, GroupPlan, Movement, StepPlan
 
+OF_ALL_STEPS = ("window", "capacity", "r_rows", "row_bytes")
+
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference: `step` (-1: of all of them), the field's dotted name, and what is there, in words."""
+    """A difference: `step` (-1: of all of them), the field's dotted name, and what is there, in words."""
 
     step: int
     field: str
@@ -26,17 +28,24 @@ class Difference:
         return f"{where}: {self.field}: {self.words}"
 
 
+def header_differences(left: PlanSequence, right: PlanSequence) -> list[Difference]:
+    """What differs of all steps: window, and capacity, rows of R and bytes of a row of each row layout."""
+    pairs = {name: (getattr(left, name), getattr(right, name)) for name in OF_ALL_STEPS}
+    return [Difference(-1, name, f"{a} and {b}") for name, (a, b) in pairs.items() if a != b]
+
+
 def first_difference(left: PlanSequence, right: PlanSequence) -> Difference | None:
-    """The first step at which the plans differ, and the first field there, the batch first; None: equal."""
-    for name in ("window", "capacity", "r_rows", "row_bytes"):
-        a, b = getattr(left, name), getattr(right, name)
-        if a != b:
-            return Difference(-1, name, f"{a} and {b}")
+    """The first step at which the plans differ, and the first field there, the batch first; None: no step does.
+
+    What is of all steps is left to :func:`header_differences`: plans for other windows may agree for many steps.
+    """
     for plans, unique in zip(zip_longest(left.plans, right.plans), zip_longest(left.unique, right.unique), strict=True):
         first, second = plans
         if first is None or second is None:
             step, missing = (second.step, "first") if first is None else (first.step, "second")
             return Difference(step, "step", f"the {missing} ends before it")
+        if len(first.groups) != len(second.groups):
+            return Difference(first.step, "row layouts", f"{len(first.groups)} and {len(second.groups)}")
         for name, a, b in _named(first, second, unique[0], unique[1]):
             words = _differ(a, b)
             if words:
@@ -56,7 +65,7 @@ def _named(first: StepPlan, second: StepPlan, unique: Any, other: Any) -> Iterat
             for field in fields(FetchKeys):
                 yield f"group {g}, {move}_keys.{field.name}", *(getattr(k, field.name) for k in keys)
         for field in fields(GroupPlan):
-            if field.name not in ("late", "ahead"):
+            if field.name not in ("late", "ahead", *OF_ALL_STEPS):
                 yield f"group {g}, {field.name}", getattr(a, field.name), getattr(b, field.name)
 
 

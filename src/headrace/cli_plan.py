@@ -16,7 +16,7 @@ from headrace.cli_report import HotRows, json_option, plot_option, preset_batch_
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
-from headrace.ingest.plan.plan_diff import first_difference
+from headrace.ingest.plan.plan_diff import first_difference, header_differences
 from headrace.ingest.plan.plan_file import load_plans, save_plans
 from headrace.ingest.plan.simulation.links import LinkModel
 from headrace.plan_report import draw, planned, step_rows, summary
@@ -143,7 +143,18 @@ def plan_command(
 
 
 def _compare(a: str, b: str, json_path: str | None) -> NoReturn:
-    found = first_difference(load_plans(a), load_plans(b))
-    words = None if found is None else dataclasses.asdict(found)
-    write_report({"equal": found is None, "difference": words if json_path else str(found or "none")}, json_path)
-    raise SystemExit(0 if found is None else 1)
+    left, right = load_plans(a), load_plans(b)
+    header, found = header_differences(left, right), first_difference(left, right)
+    equal = not header and found is None
+    result = {
+        "equal": equal,
+        "header": [dataclasses.asdict(one) for one in header],
+        "difference": None if found is None else dataclasses.asdict(found),
+    }
+    words = {
+        "equal": equal,
+        "header": [f"{one.field}: {one.words}" for one in header],
+        "difference": str(found or "none"),
+    }
+    write_report(result, json_path, table=words)
+    raise SystemExit(0 if equal else 1)

@@ -86,7 +86,13 @@ def test_diff_names_the_first_step_and_has_exit_code_1(data, tmp_path) -> None:
     assert other.exit_code == 1
     found = json.loads(other.stdout)
     assert (found["equal"], found["difference"]["step"]) == (False, 0)
+    assert found["header"] == []
     assert found["difference"]["field"] == "group 0, unique rows"
+    assert invoke("plan", data, *PLAN[:2], "--window", 4, *PLAN[4:], "--hot-rows", 0, "--out", b).exit_code == 0
+    other = invoke("plan", "--diff", a, b)
+    assert other.exit_code == 1
+    assert "window: 3 and 4\n" in other.stdout
+    assert "step 1: group 0, ahead.evict_locations: entry" in other.stdout
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 
 from headrace.ingest.plan.offline import plan_batches, step_plans
-from headrace.ingest.plan.plan_diff import first_difference
+from headrace.ingest.plan.plan_diff import first_difference, header_differences
 from headrace.ingest.plan.plan_file import PlanFileError, PlanSequence, load_plans, save_plans
 from headrace.ingest.plan.planner import MAX_CAPACITY, WindowPlanner
 from headrace.ingest.plan.violations import Kind
 from headrace.ingest.step_plan import NEVER, Movement
 
 
-def sequence(seed: int = 0, *, window: int = 3, steps: int = 30, groups: int = 1) -> PlanSequence:
+def sequence(seed: int = 0, *, window: int = 3, steps: int = 30, groups: int = 1, capacity: int = 12) -> PlanSequence:
     streams = []
     for g in range(groups):
         rng = np.random.default_rng([seed, g])
         streams.append([rng.permutation(30)[: rng.integers(0, 8)].astype(np.uint64) for _ in range(steps)])
-    planners = [WindowPlanner(window=window, capacity=12, r_rows=2) for _ in range(groups)]
+    planners = [WindowPlanner(window=window, capacity=capacity, r_rows=2) for _ in range(groups)]
     for planner in planners:
         planner.set_hot(np.array([3, 5], np.uint64))
     plans = step_plans([plan_batches(s, p) for s, p in zip(streams, planners, strict=True)], window=window)
@@ -52,6 +52,7 @@ def test_what_was_saved_is_read_and_proved(tmp_path: Path, groups: int, window: 
     found = load_plans(tmp_path / "p.arrow")
     assert found.digest() == plans.digest()
     assert first_difference(plans, found) is None
+    assert header_differences(plans, found) == []
     assert found.verify() == []
     assert [p.digest() for p in found.plans] == [p.digest() for p in plans.plans]
     assert found.plans[1].groups[0].slots.dtype == np.int64
@@ -241,7 +242,28 @@ def test_the_first_difference_is_named() -> None:
     assert str(found) == (f"step {step}: group 0, ahead.fetch_slots: entry {at} is {slot} and 99; 1 of {count} differ")
     shorter = replace(plans, plans=plans.plans[:-1], unique=plans.unique[:-1])
     assert str(first_difference(plans, shorter)) == "step 29: step: the second ends before it"
-    assert str(first_difference(plans, sequence(window=1))) == "all steps: window: 3 and 1"
+    two = first_difference(plans, sequence(groups=2))
+    assert str(two) == "step 0: row layouts: 1 and 2"
+
+
+def test_plans_of_other_windows_and_capacities_part_at_a_step() -> None:
+    plans, other = sequence(), sequence(window=1, capacity=13)
+    assert [str(found) for found in header_differences(plans, other)] == [
+        "all steps: window: 3 and 1",
+        "all steps: capacity: (12,) and (13,)",
+    ]
+    found = first_difference(plans, other)
+    assert found is not None
+    assert found.step > 0
+    assert found.field.startswith("group 0, ahead.")
+    for step in range(found.step):  # the same rows move until then
+        moved = [(p.plans[step].groups[0].ahead, p.plans[step].groups[0].late) for p in (plans, other)]
+        assert all(
+            np.array_equal(getattr(a, field.name), getattr(b, field.name))
+            for a, b in zip(*moved, strict=True)
+            for field in fields(Movement)
+        )
+    assert first_difference(plans, sequence(steps=30, capacity=12)) is None
 
 
 def test_other_rows_are_named_before_what_follows_from_them() -> None:
