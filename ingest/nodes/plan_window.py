@@ -232,10 +232,12 @@ class PlanWindow(Node[Batch]):
         while self._unpushed and self._refused is None and len(self._held) - self._unpushed <= self.window:
             rows = self._held[len(self._held) - self._unpushed][0]
             try:
-                for planner, group in zip(self._planners, rows.groups, strict=True):
-                    planner.push(group.locations)
+                for g, planner in enumerate(self._planners):
+                    planner.push(rows.groups[g].locations)
             except CapacityError as error:
-                self._give_way(rows, error)
+                several = len(self._planners) > 1
+                layout = self.schema.layout_in_words(self.schema.groups[g])
+                self._give_way(rows, error.of_layout(layout) if several else error)
                 return
             self._unpushed -= 1
         if self._refused is not None or ((self._source_ended or self._draining) and not self._unpushed):

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import click
-import numpy as np
 
 from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
 from headrace.cli_report import json_option, note, plot_option, preset_batch_size, refuse_given, write_report
 from headrace.formats.criteo import criteo_schema
 from headrace.formats.datasets import open_dataset
-from headrace.formats.file_reader import FileReader
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Group, Schema
 from headrace.hot_set_report import HotSetMeter, draw_curves
+from headrace.indexed_stream import indexed_batches
 from headrace.indexer.cost_curve import RowCosts, measured_costs
 from headrace.indexer.indexed import U32, U64
-from headrace.ingest.data_loader import DataLoader
 from headrace.ranks_trace import indexed_preset
 
 PUBLISHED_ROWS = {"criteo-kaggle": 32_768, "criteo-terabyte": 65_536, "taobao-userbehavior": 227_000}
@@ -122,7 +119,7 @@ def stats_command(
         for group in schema.groups
     ]
     read = {"batch_size": batch_size, "num_batches": batches + (held_out if sizes else 0), "num_workers": num_workers}
-    stream = _of_preset(preset, seed=options["seed"], **read) if reader is None else _of_reader(reader, **read)
+    stream = _of_preset(preset, seed=options["seed"], **read) if reader is None else indexed_batches(reader, **read)
     for batch in stream:
         for hot_set, (locations, query_ids) in zip(hot_sets, batch, strict=True):
             hot_set.add(locations, query_ids)
@@ -180,20 +177,3 @@ def _of_preset(
     assert preset is not None
     found = indexed_preset(preset, batch_size=batch_size, num_batches=num_batches, num_workers=num_workers, seed=seed)
     return ([batch] for batch in found)
-
-
-def _of_reader(
-    reader: FileReader[Any], *, batch_size: int, num_batches: int, num_workers: int
-) -> Iterator[list[tuple[U64, U32]]]:
-    """The same of a dataset's files, for each row layout."""
-    with DataLoader(
-        reader,
-        schema=reader.schema,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        window=0,
-        hot_rows=0,
-        capacity=1 << 26,
-    ) as loader:
-        for batch in islice(loader, num_batches):
-            yield [(g.locations.numpy().view(np.uint64), g.query_ids.numpy().astype(np.uint32)) for g in batch.groups]

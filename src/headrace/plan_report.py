@@ -6,8 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.cli_report import note
 from headrace.formats.reader import RowReader
+from headrace.indexed_stream import indexed_batches
 from headrace.ingest.data_loader import DataLoader
+from headrace.ingest.plan.capacity import CapacityError, RowsNeeded
 from headrace.ingest.plan.plan_file import PlanSequence
 from headrace.ingest.step_plan import StepPlan
 
@@ -21,9 +24,11 @@ def planned(
     batch_size: int,
     num_workers: int,
 ) -> PlanSequence:
-    """Plan one pass over what `reader` reads. ValueError if there is no row, or if the plans are of two runs (a later
-    batch did not fit beside the pinned rows)."""
+    """Plan one pass over what `reader` reads. ValueError if there is no row, if the plans are of two runs (a later
+    batch did not fit beside the pinned rows), or if the capacity is too small, for which all is read once more, to say
+    what would do."""
     plans, unique = [], []
+    small = None
     with DataLoader(
         reader,
         schema=reader.schema,
@@ -33,14 +38,44 @@ def planned(
         batch_size=batch_size,
         num_workers=num_workers,
     ) as loader:
-        for batch in loader:
-            if batch.plan is None:
-                raise RuntimeError("the loader gave a batch without a plan")
-            plans.append(batch.plan)
-            unique.append([group.locations.numpy().view(np.uint64) for group in batch.groups])
+        try:
+            for batch in loader:
+                if batch.plan is None:
+                    raise RuntimeError("the loader gave a batch without a plan")
+                plans.append(batch.plan)
+                unique.append([group.locations.numpy().view(np.uint64) for group in batch.groups])
+        except CapacityError as error:
+            small = error
+    if small is not None:
+        note("the capacity is too small", "reading on, without planning, to say what the whole stream needs")
+        raise _too_small(small, reader, batch_size=batch_size, num_workers=num_workers) from small
     if len({plan.run for plan in plans}) > 1:
-        raise ValueError("a batch did not fit beside the pinned rows, so that a second run began: lower --hot-rows")
+        raise ValueError(
+            "a batch did not fit beside the pinned rows, so that a second run began: lower --hot-rows (0 pins none), "
+            "or raise --capacity"
+        )
     return PlanSequence.of(plans, unique)
+
+
+def _too_small(error: CapacityError, reader: RowReader[Any, Any], *, batch_size: int, num_workers: int) -> ValueError:
+    """What the arenas need for all of a stream, of which `error` knows a part."""
+    schema = reader.schema
+    needs = [RowsNeeded() for _ in schema.groups]
+    steps = 0
+    for batch in indexed_batches(reader, batch_size=batch_size, num_workers=num_workers):
+        steps += 1
+        for need, (locations, _) in zip(needs, batch, strict=True):
+            need.add(locations)
+    each = ""
+    if len(needs) > 1:
+        layouts = zip(schema.groups, needs, strict=True)
+        told = (f"{schema.layout_in_words(g)}: {n.rows_needed} and {n.rows_never_late}" for g, n in layouts)
+        each = f" ({'; '.join(told)})"
+    return ValueError(
+        f"the arena has {error.capacity} rows; for the whole stream of {steps} steps at least "
+        f"{max(need.rows_needed for need in needs)} are needed, and {max(need.rows_never_late for need in needs)} so "
+        f"that no row is late for lack of room, none pinned{each}: raise --capacity, or make --batch-size smaller"
+    )
 
 
 def step_rows(plans: PlanSequence) -> list[dict[str, Any]]:

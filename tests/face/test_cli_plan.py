@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 
 import pytest
@@ -57,6 +58,33 @@ def test_what_each_row_layout_has_is_numbers(two_layouts) -> None:
     made = json.loads(invoke(*command, "--json", "-").stdout)
     assert (made["capacity"], made["r_rows"]) == ([1500, 1500], [7, 7])
     assert "capacity            1500, 1500\n" in invoke(*command).stdout
+
+
+def test_a_capacity_that_is_too_small_is_told_what_the_whole_stream_needs(data) -> None:
+    command = ("plan", data, "--batch-size", 60, "--window", 1, "--hot-rows", 0)
+    told = invoke(*command, "--capacity", 5)
+    assert told.exit_code == 1
+    assert "note: the capacity is too small: reading on" in told.stderr
+    found = re.search(
+        r"whole stream of 20 steps at least (\d+) are needed, and (\d+) so that no row is late", told.stderr
+    )
+    assert found is not None, told.stderr
+    needed, never_late = map(int, found.groups())
+    assert invoke(*command, "--capacity", needed - 1).exit_code == 1
+    assert invoke(*command, "--capacity", needed).exit_code == 0
+    for capacity, some_late in ((never_late - 1, True), (never_late, False)):
+        made = json.loads(invoke(*command, "--capacity", capacity, "--steps", 20, "--json", "-").stdout)
+        assert any(row["late"] for row in made["first_steps"][1:]) is some_late
+
+
+def test_of_several_layouts_each_is_told_what_it_needs(two_layouts) -> None:
+    told = invoke("plan", *two_layouts, "--batch-size", 60, "--window", 3, "--capacity", 25).stderr
+    found = re.search(
+        r"at least (\d+) are needed, and (\d+) so .*; table 'C2' \(dim 8, rowwise_adagrad\): (\d+) and (\d+)\)", told
+    )
+    assert found is not None, told
+    assert found.groups()[:2] == found.groups()[2:]  # C1 has fewer rows
+    assert "(table 'C1' (dim 4, rowwise_adagrad): " in told
 
 
 def test_a_saved_plan_that_is_wrong_ends_with_exit_code_1(data, tmp_path) -> None:

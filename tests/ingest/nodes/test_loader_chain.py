@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,7 @@ from headrace import (
     Source,
     SourceRange,
     Sparse,
+    Table,
     ToBatch,
 )
 from headrace.ingest.engine.conformance import check_node, check_node_over
@@ -192,6 +195,19 @@ def test_a_batch_that_does_not_fit_at_all_is_refused_in_its_place(window, hot_ro
     assert caught.value.rows_needed == 30
     assert [b.num_rows for b in got] == [3] * 12
     assert "row 1200 of f" in " ".join(caught.value.headrace_context)
+
+
+def test_the_row_layout_that_does_not_fit_is_named():
+    schema = replace(SCHEMA, tables=(Table(name="c", dim=4),))
+    source = blocks(rows=30)  # ids of table a are 0 to 11, or missing; of c 0 and 1
+    words = "table 'a' (dim 16, rowwise_adagrad)"
+    node = PlanWindow(Index(source, schema, DIT(index_tables(schema))), schema, window=2, capacity=5)
+    with node, pytest.raises(CapacityError, match=re.escape(f"the arena of {words} has 5 rows")) as caught:
+        next(node)
+    assert caught.value.layout == words
+    with planned(source, capacity=5) as node, pytest.raises(CapacityError, match="the arena has 5 rows") as caught:
+        next(node)
+    assert caught.value.layout is None
 
 
 def test_a_schema_without_sparse_columns_is_planned_and_verified():

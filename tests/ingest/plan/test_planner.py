@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.indexer.indexed import ABSENT
-from headrace.ingest.plan.capacity import CapacityError
+from headrace.ingest.plan.capacity import CapacityError, RowsNeeded
 from headrace.ingest.plan.offline import plan_batches, step_plans
 from headrace.ingest.plan.planner import WindowPlanner, write_back_horizon
 from headrace.ingest.plan.verifier import PlanVerifier
@@ -291,6 +291,19 @@ def test_too_little_capacity_is_refused_at_once_with_the_rows_needed(native: boo
     planner.push(rows(4, 3))
     planner.finish()
     assert [planner.pop().slots.tolist() for _ in range(2)] == [[0, 1, 2, 3], [1, 3]]
+
+
+def test_the_rows_that_a_stream_needs_are_known_without_a_plan() -> None:
+    rng = np.random.default_rng(0)
+    needed, planner = RowsNeeded(), WindowPlanner(window=3, capacity=100)
+    for _ in range(20):
+        batch = rng.permutation(50)[: rng.integers(0, 30)].astype(np.uint64)
+        needed.add(batch)
+        if planner.ready():
+            planner.pop()
+        planner.push(batch)
+        stats = planner.stats()
+        assert (needed.rows_needed, needed.rows_never_late) == (stats.rows_needed, stats.rows_never_late)
 
 
 @pytest.mark.parametrize("native", [True, False])
