@@ -85,7 +85,8 @@ class DataLoader:
         ``batch.plan`` is None. A batch that is kept does not learn of rows that come later: iterate anew for each
         evaluation.
     window, capacity, hot_rows, verify_plan
-        See :class:`PlanWindow`.
+        See :class:`PlanWindow`. A number `hot_rows` that is too large for the arena or the first batches is cut without
+        a warning: `stats` has the rows that are pinned (`r_rows`), `why_fewer_hot` says why.
     idle_s
         Hand out what the window holds when the source gave nothing for so many seconds (see :class:`PlanWindow`); None:
         a second for a growing folder, never for anything else. Rows that fill no batch yet are not handed out.
@@ -478,6 +479,14 @@ class DataLoader:
     def restore_totals(self, totals: Mapping[str, float]) -> None:
         """Let `stats` count on from `totals`, which were saved with the state that was loaded just before."""
         self._stats.restore(totals)
+
+    @property
+    def why_fewer_hot(self) -> tuple[str | None, ...]:
+        """Of each row layout, why fewer rows are pinned than the number `hot_rows`, in words; None where as many are.
+
+        Empty before the first batch, and without plans.
+        """
+        return () if self._plan is None else self._plan.why_fewer_hot
 
     @property
     def rows_handed_out(self) -> int:

@@ -77,10 +77,12 @@ class PlanWindow(Node[Batch]):
     dropped. An error of the source is raised at its place in the stream, after the batches before it.
 
     `hot_rows` rows of each layout are pinned in the arena's R chunk: those present in most of the first batches, which
-    are buffered for it (:data:`PEEK_ROWS` and its kin say how many). "auto" takes the rows that the threshold rule of
-    :func:`headrace.indexer.hotset.choose_hot` names, at most half of the arena. Pinned rows never make a stream
-    unplannable: where a later batch does not fit beside them, a new run of the planners begins without any. A batch
-    that does not fit into the arena at all raises CapacityError, after the batches before it.
+    are buffered for it (:data:`PEEK_ROWS` and its kin say how many). Fewer are, without a warning, where the arena
+    holds fewer beside the largest of those batches, or where they have no more; :attr:`why_fewer_hot` says so. "auto"
+    takes the rows that the threshold rule of :func:`headrace.indexer.hotset.choose_hot` names, at most half of the
+    arena. Pinned rows never make a stream unplannable: where a later batch does not fit beside them, a new run of the
+    planners begins without any. A batch that does not fit into the arena at all raises CapacityError, after the batches
+    before it.
 
     Over ranks (:class:`RankRows`) the plan is that of the rows which this rank owns and any rank uses.
 
@@ -137,6 +139,7 @@ class PlanWindow(Node[Batch]):
         self._unpushed = len(self._held)  # the last so many of them are not yet known to the planners
         self._planning = False
         self._planners: list[WindowPlanner] = []
+        self._why_fewer_hot: list[str | None] = []
         self._verifier: PlanVerifier | None = None
         self._refused: CapacityError | None = None  # the next batch to push does not fit
 
@@ -156,6 +159,11 @@ class PlanWindow(Node[Batch]):
     def stale_reads(self) -> int:
         """Stale reads that the verifier found in this run (0, or an error was raised)."""
         return self._verifier.stale_reads if self._verifier is not None else 0
+
+    @property
+    def why_fewer_hot(self) -> tuple[str | None, ...]:
+        """Of each row layout, why this run pins fewer rows than the number `hot_rows`, in words; None: it does not."""
+        return tuple(self._why_fewer_hot)
 
     def _next(self) -> Batch:
         return self._next_step().to_batch()
@@ -263,7 +271,8 @@ class PlanWindow(Node[Batch]):
         if pin and self.hot_rows != 0:
             self._peek()
         hot = [self._choose_hot(g) if pin else NO_ROWS for g in range(len(self.schema.groups))]
-        for rows in hot:
+        for g, rows in enumerate(hot):
+            self._why_fewer_hot.append(self._fewer_because(g, len(rows), pin=pin))
             planner = WindowPlanner(window=self.window, capacity=self.capacity, r_rows=len(rows))
             planner.set_hot(rows)
             self._planners.append(planner)
@@ -280,6 +289,16 @@ class PlanWindow(Node[Batch]):
         if self.hot_rows == 0 or not batches:
             return NO_ROWS
         return choose_pinned(batches, capacity=self.capacity, hot_rows=self.hot_rows)
+
+    def _fewer_because(self, group: int, given: int, *, pin: bool) -> str | None:
+        if isinstance(self.hot_rows, str) or given >= self.hot_rows:
+            return None
+        if not pin:
+            return f"an arena of {self.capacity} rows does not hold a later batch beside them"
+        largest = max((len(rows.groups[group].locations) for rows, _ in self._held), default=0)
+        if given == room_beside(largest, self.capacity):
+            return f"an arena of {self.capacity} rows has no room for more beside a batch of {largest} unique rows"
+        return f"they are chosen from the first {len(self._held)} batches, which have no more unique rows"
 
     def _plan(self, rows: IndexedRows | RankRows, following: IndexedRows | RankRows | None) -> StepPlan:
         groups = tuple(planner.pop() for planner in self._planners)
@@ -325,7 +344,7 @@ def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Lite
     the planner's error says how many rows are needed).
     """
     locations, counts = _presence(batches)
-    most = max(0, capacity - max(len(b) for b in batches))
+    most = room_beside(max(len(b) for b in batches), capacity)
     if hot_rows == "auto":
         hot = choose_hot(counts / len(batches), world_size=1, c_early=0.0, c_late=1.0, c_ar=ONE_RANK_PIN_COST)
         most = min(most, capacity // 2, int(hot.sum()))
@@ -333,6 +352,11 @@ def choose_pinned(batches: Sequence[U64], *, capacity: int, hot_rows: int | Lite
         most = min(most, hot_rows)
     order = np.argsort(-counts, kind="stable")  # of ascending locations: ties keep their order
     return locations[order[:most]]
+
+
+def room_beside(largest: int, capacity: int) -> int:
+    """Rows that can be pinned so that a batch of `largest` unique rows still fits, whichever they are."""
+    return max(0, capacity - largest)
 
 
 def _presence(batches: Sequence[U64]) -> tuple[U64, I64]:

@@ -12,14 +12,14 @@ from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_be
 from headrace.cli_inputs import readable
 from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
-from headrace.cli_report import HotRows, json_option, plot_option, preset_batch_size, refuse_given, write_report
+from headrace.cli_report import HotRows, json_option, note, plot_option, preset_batch_size, refuse_given, write_report
 from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
 from headrace.ingest.plan.plan_diff import first_difference, header_differences
 from headrace.ingest.plan.plan_file import load_plans, save_plans
 from headrace.ingest.plan.simulation.links import LinkModel
-from headrace.plan_report import draw, planned, step_rows, summary
+from headrace.plan_report import draw, fewer_hot_rows, planned, step_rows, summary
 
 
 @click.command("plan")
@@ -119,15 +119,22 @@ def plan_command(
     if diff:
         refuse_given(("steps", "out", "verify", "plot"), "for one stream of plans, not --diff")
         _compare(*diff, json_path)
+    fewer = None
     if read:
         plans = load_plans(read)
     else:
         given: dict[str, Any] = {"schema": schema, "dim": dim, "labels": labels, **text_options(dataset, separator)}
-        plans = planned(open_dataset(dataset, one_or_all(data), **given), **options)
+        reader = open_dataset(dataset, one_or_all(data), **given)
+        found = planned(reader, **options)
+        plans, fewer = found.plans, fewer_hot_rows(found, options["hot_rows"])
+        if fewer is not None:
+            _note_fewer(fewer, reader.schema)
     violations = plans.verify() if verify else []
     result = summary(plans)
     if verify:
         result |= {"violations": len(violations), "first_violations": tuple(str(v) for v in violations[:5]) or None}
+    if fewer is not None and json_path:
+        result["fewer_hot_rows"] = fewer
     if steps and json_path:
         result["first_steps"] = step_rows(plans)[:steps]
     if out:
@@ -140,6 +147,13 @@ def plan_command(
             click.echo("  ".join(f"{key} {value}" for key, value in row.items()))
     if violations:
         raise SystemExit(1)
+
+
+def _note_fewer(fewer: dict[str, Any], schema: Schema) -> None:
+    for group, given, why in zip(schema.groups, fewer["given"], fewer["why"], strict=True):
+        if why is not None:
+            of = f" of {schema.layout_in_words(group)}" if len(schema.groups) > 1 else ""
+            note(f"--hot-rows {fewer['asked']}: {given} rows{of} are pinned", why)
 
 
 def _compare(a: str, b: str, json_path: str | None) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,13 @@ from headrace.ingest.plan.plan_file import PlanSequence
 from headrace.ingest.step_plan import StepPlan
 
 
+class Planned(NamedTuple):
+    """Plans, and, of each row layout, why fewer rows are pinned than were asked for (None: they are not)."""
+
+    plans: PlanSequence
+    why_fewer_hot: tuple[str | None, ...]
+
+
 def planned(
     reader: RowReader[Any, Any],
     *,
@@ -23,7 +30,7 @@ def planned(
     hot_rows: int | Literal["auto"],
     batch_size: int,
     num_workers: int,
-) -> PlanSequence:
+) -> Planned:
     """Plan one pass over what `reader` reads. ValueError if there is no row, if the plans are of two runs (a later
     batch did not fit beside the pinned rows), or if the capacity is too small, for which all is read once more, to say
     what would do."""
@@ -46,6 +53,7 @@ def planned(
                 unique.append([group.locations.numpy().view(np.uint64) for group in batch.groups])
         except CapacityError as error:
             small = error
+        why_fewer_hot = loader.why_fewer_hot
     if small is not None:
         note("the capacity is too small", "reading on, without planning, to say what the whole stream needs")
         raise _too_small(small, reader, batch_size=batch_size, num_workers=num_workers) from small
@@ -54,7 +62,14 @@ def planned(
             "a batch did not fit beside the pinned rows, so that a second run began: lower --hot-rows (0 pins none), "
             "or raise --capacity"
         )
-    return PlanSequence.of(plans, unique)
+    return Planned(PlanSequence.of(plans, unique), why_fewer_hot)
+
+
+def fewer_hot_rows(found: Planned, asked: int | Literal["auto"]) -> dict[str, Any] | None:
+    """Of each row layout the rows asked for, given (pinned), and why not as many; None where as many are."""
+    if not any(found.why_fewer_hot):
+        return None
+    return {"asked": asked, "given": list(found.plans.r_rows), "why": list(found.why_fewer_hot)}
 
 
 def _too_small(error: CapacityError, reader: RowReader[Any, Any], *, batch_size: int, num_workers: int) -> ValueError:

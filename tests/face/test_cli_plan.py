@@ -60,6 +60,25 @@ def test_what_each_row_layout_has_is_numbers(two_layouts) -> None:
     assert "capacity            1500, 1500\n" in invoke(*command).stdout
 
 
+def test_hot_rows_that_are_cut_are_told(data, two_layouts) -> None:
+    command = ("plan", data, "--batch-size", 60, "--window", 3, "--json", "-")
+    largest = max(row["requested"] for row in json.loads(invoke(*command, "--steps", 20).stdout)["first_steps"])
+    cut = invoke(*command, "--capacity", 1500, "--hot-rows", 5000)
+    why = f"an arena of 1500 rows has no room for more beside a batch of {largest} unique rows"
+    assert json.loads(cut.stdout)["fewer_hot_rows"] == {"asked": 5000, "given": [1500 - largest], "why": [why]}
+    assert f"note: --hot-rows 5000: {1500 - largest} rows are pinned: {why}\n" in cut.stderr
+    whole = invoke(*command, "--capacity", 1500, "--hot-rows", 1500 - largest)
+    assert "fewer_hot_rows" not in json.loads(whole.stdout)
+    assert "note" not in whole.stderr
+    few = invoke("plan", *two_layouts, "--batch-size", 60, "--window", 3, "--hot-rows", 100)
+    assert "note: --hot-rows 100: " in few.stderr
+    assert (
+        " rows of table 'C1' (dim 4, rowwise_adagrad) are pinned: they are chosen from the first 20 batches"
+        in few.stderr
+    )
+    assert few.stderr.count("note") == 1  # C2 has more rows than that
+
+
 def test_a_capacity_that_is_too_small_is_told_what_the_whole_stream_needs(data) -> None:
     command = ("plan", data, "--batch-size", 60, "--window", 1, "--hot-rows", 0)
     told = invoke(*command, "--capacity", 5)

@@ -185,6 +185,23 @@ def test_pinned_rows_give_way_to_a_batch_that_does_not_fit_beside_them(window, m
     assert first == max(0, 12 - window)
 
 
+def test_why_fewer_rows_are_pinned_is_told(monkeypatch):
+    monkeypatch.setattr("headrace.ingest.nodes.plan_window.PEEK_BATCHES", 5)
+    for options, why in (
+        ({"capacity": 30, "hot_rows": 1}, None),
+        ({"capacity": 30, "hot_rows": "auto"}, None),
+        ({"capacity": 40, "hot_rows": 39}, "they are chosen from the first 5 batches, which have no more unique rows"),
+        ({"capacity": 4, "hot_rows": 3}, "an arena of 4 rows has no room for more beside a batch of 3 unique rows"),
+    ):
+        with planned(grown_blocks(), window=2, **options) as node:
+            assert node.why_fewer_hot == ()
+            next(node)
+            assert node.why_fewer_hot == (why,), options
+    with planned(grown_blocks(), window=50, capacity=30, hot_rows=3) as node:  # the large batch is known at once
+        next(node)
+        assert node.why_fewer_hot == ("an arena of 30 rows does not hold a later batch beside them",)
+
+
 @pytest.mark.parametrize("hot_rows", [0, 3, "auto"])
 @pytest.mark.parametrize("window", [0, 2, 50])
 def test_a_batch_that_does_not_fit_at_all_is_refused_in_its_place(window, hot_rows):
