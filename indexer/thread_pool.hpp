@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "float_mode.hpp"
+
 namespace headrace {
 
 class ThreadPool {
@@ -33,7 +35,8 @@ class ThreadPool {
     ~ThreadPool() { stop(); }
 
     // Calls body(0) .. body(count - 1), in any order, and waits for all. The first exception cancels the items not yet
-    // begun and is thrown here. A caller that finds the pool busy does its job alone: it never waits for another's.
+    // begun and is thrown here. A caller that finds the pool busy does its job alone: it never waits for another's. All
+    // calls are made in the floating-point mode that the caller has now, whoever makes them.
     template <class Body>
     void run(std::size_t count, Body&& body) {
         std::unique_lock<std::mutex> job(job_mutex_, std::try_to_lock);
@@ -47,6 +50,7 @@ class ThreadPool {
             call_ = [](void* context, std::size_t i) { (*static_cast<Plain*>(context))(i); };
             context_ = const_cast<void*>(static_cast<const void*>(std::addressof(body)));
             count_ = count;
+            float_mode_ = float_mode();
             next_.store(0, std::memory_order_relaxed);
             active_.store(workers_.size(), std::memory_order_relaxed);
             generation_.fetch_add(1, std::memory_order_release);
@@ -94,7 +98,9 @@ class ThreadPool {
             start_.wait(lock, [&] { return stopping_ || generation_.load(std::memory_order_relaxed) != seen; });
             if (stopping_) return;
             seen = generation_.load(std::memory_order_relaxed);
+            const FloatMode mode = float_mode_;
             lock.unlock();
+            set_float_mode(mode);
             drain();
             lock.lock();
             if (active_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_one();
@@ -135,6 +141,7 @@ class ThreadPool {
     void (*call_)(void*, std::size_t) = nullptr;
     void* context_ = nullptr;
     std::size_t count_ = 0;
+    FloatMode float_mode_ = 0;  // of the job's caller
     std::atomic<std::size_t> next_{0};
     std::atomic<std::size_t> active_{0};
     std::atomic<std::uint64_t> generation_{0};

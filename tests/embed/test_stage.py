@@ -731,6 +731,34 @@ def test_the_number_of_torch_threads_changes_no_bit(kit, stream):
     assert results[0] == results[1]
 
 
+@pytest.fixture
+def flushing():
+    """Call it, and this thread takes denormal numbers for zero until the test's end; False: no processor for it."""
+    yield lambda: torch.set_flush_denormal(True)
+    torch.set_flush_denormal(False)
+
+
+def test_the_number_of_threads_changes_no_bit_of_denormal_numbers(kit, flushing):
+    """Squares of 1e-21 are zero from the second step on, in threads that were started before, too."""
+    schema = Schema(sparse=(Sparse(name="a"),), tables=(Table(name="a", dim=8),))
+    index = kit.ToyIndex()
+    batches = [kit.make_batch(schema, {"a": [[first + i] for i in range(2000)]}, index) for first in (0, 2000)]
+    results = []
+    for num_threads in (1, 2, 4):
+        stage = EmbeddingStage(schema, lr=0.1, num_threads=num_threads)
+        for batch, size in zip(kit.plan_batches(batches), (1.0, 1e-21), strict=True):
+            if size < 1 and not flushing():
+                pytest.skip("the processor does not flush denormal numbers")
+            out = stage(batch)
+            out.backward(torch.full_like(out, size))
+            stage.step(batch)
+        torch.set_flush_denormal(False)
+        state = stage.state_arrays()["rows_0"][:, 8]
+        assert np.count_nonzero(state) == 2000  # those of the first step
+        results.append(bits(stage))
+    assert results[0] == results[1] == results[2]
+
+
 class TestGradientsOfOtherForms:
     @pytest.mark.parametrize(
         "form",

@@ -1,4 +1,6 @@
 // Everything at once, closed in the middle. For -fsanitize=thread.
+#include <cfenv>
+
 #include "workload.hpp"
 
 namespace headrace {
@@ -138,6 +140,27 @@ static void pool_errors() {
     CHECK(calls == 5);
 }
 
+// Whoever does an item rounds as the caller of the job does, who may have changed that since the threads were started.
+static void pool_calculates_as_its_caller_does() {
+    constexpr std::size_t kThreads = 4;
+    ThreadPool pool(kThreads);
+    const FloatMode nearest = float_mode();
+    volatile float one = 1, three = 3;
+    for (const int rounding : {FE_UPWARD, FE_TONEAREST, FE_DOWNWARD}) {
+        CHECK(std::fesetround(rounding) == 0);
+        const FloatMode mode = float_mode();
+        const float third = one / three;
+        std::atomic<std::size_t> begun{0}, same{0};
+        pool.run(kThreads, [&](std::size_t) {
+            ++begun;
+            while (begun < kThreads) std::this_thread::yield();  // each thread has one item
+            same += float_mode() == mode && (mode == nearest || one / three == third);
+        });
+        CHECK(same == kThreads && float_mode() == mode);
+    }
+    std::fesetround(FE_TONEAREST);
+}
+
 // A cut that is given up by another thread than the one that opened it: what waits for it goes on.
 static void a_cut_may_end_anywhere() {
     Dit dit(make_tables(), kGroups, 8, 2, 0, kMultiplier, 0);
@@ -159,6 +182,7 @@ static void a_cut_may_end_anywhere() {
 
 int main() {
     headrace::pool_errors();
+    headrace::pool_calculates_as_its_caller_does();
     headrace::hammer(1, 1);
     headrace::hammer(2, 3);
     headrace::come_and_go();
