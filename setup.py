@@ -8,6 +8,7 @@ Environment switches (all off by default, so that a build runs on any machine of
 """
 
 import os
+import re
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -36,19 +37,31 @@ def _link_args() -> list[str]:
     return ["-pthread", *([f"-fsanitize={sanitizers}"] if sanitizers else [])]
 
 
+def _needs(source: Path, known: frozenset[Path] = frozenset()) -> frozenset[Path]:
+    """Headers, and definitions of Cython, that a source needs, of whichever folder: it is compiled anew with them."""
+    text = source.read_text()
+    found = [source.parent / name for name in re.findall(r'(?:#include|cdef extern from) "([^"]+\.hpp)"', text)]
+    modules = re.findall(r"^from (headrace[\w.]*) cimport", text, re.MULTILINE)
+    found += [SRC.joinpath(*module.split(".")).with_suffix(".pxd") for module in modules]
+    for path in (*found, source.with_suffix(".pxd")):
+        needed = Path(os.path.normpath(path))
+        if needed.exists() and needed not in known:
+            known = _needs(needed, known | {needed})
+    return known
+
+
 def _extensions() -> list[Extension]:
     found = []
     for package in PACKAGES:
         folder = SRC / "headrace" / package
         for source in sorted(folder.rglob("*.pyx")):
             module = ".".join(source.relative_to(SRC).with_suffix("").parts)
-            headers = [str(path) for path in sorted(source.parent.glob("*.hpp"))]
             found.append(
                 Extension(
                     module,
                     [str(source)],
                     language="c++",
-                    depends=headers,
+                    depends=sorted(map(str, _needs(source))),
                     extra_compile_args=_compile_args(),
                     extra_link_args=_link_args(),
                 )
