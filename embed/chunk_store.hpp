@@ -162,9 +162,11 @@ class RowStore {
         });
     }
 
-    // Addresses of the vectors of n rows, valid until the next call; unwritten rows are made on the side.
+    // Addresses of the vectors of n rows, valid until the next call; unwritten rows are made on the side. As long as
+    // `locations` stays what and where it is, an `update` of the same rows that comes next need not look for them.
     const float** locate(const uint64_t* locations, Keys keys, int64_t n, const Workers& workers) {
         find_written(locations, n, workers);
+        if (unwritten_.empty()) located_ = {locations, n};
         made_.resize(unwritten_.size() * static_cast<size_t>(dim_));
         workers.run(static_cast<int64_t>(unwritten_.size()), kLeastRows, [&](int64_t begin, int64_t end) {
             for (int64_t k = begin; k < end; ++k) {
@@ -175,6 +177,11 @@ class RowStore {
             }
         });
         return addresses_.data();
+    }
+
+    // Whether the rows at these very places in memory were located last, all of them written, and none was forgotten.
+    bool is_located(const uint64_t* locations, int64_t n) const noexcept {
+        return located_.locations == locations && located_.n == n && n > 0;
     }
 
     // Whatever `write` and `update` of these rows need beside the rows that are there: neither runs out of memory after
@@ -211,7 +218,7 @@ class RowStore {
 
     // Forget all rows for rows [n, width], after `make_room_beside` of the same locations: cannot fail.
     void replace(const uint64_t* locations, int64_t n, const float* rows) noexcept {
-        table_.clear();
+        clear();
         table_.swap(next_);
         write(locations, n, nullptr, rows);
     }
@@ -220,7 +227,7 @@ class RowStore {
     // Rows are written in parallel; marking new ones, which may map a chunk, is done by one thread.
     void update(const uint64_t* locations, Keys keys, int64_t n, const float* grads, Rule rule,
                 const Workers& workers) {
-        find_written(locations, n, workers);
+        if (!is_located(locations, n)) find_written(locations, n, workers);
         for (int64_t i : unwritten_) table_.ensure(chunk_of(locations[i]));  // may throw: nothing is marked yet
         for (int64_t i : unwritten_) {
             Block* block = table_.find(chunk_of(locations[i]));
@@ -247,6 +254,7 @@ class RowStore {
     }
 
     void forget(const uint64_t* locations, int64_t n) noexcept {
+        located_ = {};
         for (int64_t i = 0; i < n; ++i)
             if (Block* block = table_.find(chunk_of(locations[i]))) block->unset(offset_of(locations[i]));
     }
@@ -268,7 +276,10 @@ class RowStore {
         }
     }
 
-    void clear() noexcept { table_.clear(); }
+    void clear() noexcept {
+        located_ = {};
+        table_.clear();
+    }
     int64_t reserved_bytes() const noexcept { return table_.reserved_bytes(); }
 
   private:
@@ -288,6 +299,7 @@ class RowStore {
 
     // addresses_ of n rows, nullptr: never written; unwritten_ = those, ascending.
     void find_written(const uint64_t* locations, int64_t n, const Workers& workers) {
+        located_ = {};
         addresses_.resize(static_cast<size_t>(n));
         std::atomic<bool> all{true};
         workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
@@ -330,6 +342,11 @@ class RowStore {
         prefetch_row<0>(block->row(offset, width_), width_);
     }
 
+    struct Located {
+        const uint64_t* locations = nullptr;
+        int64_t n = 0;
+    };
+
     int64_t dim_;
     int64_t width_;
     Initializer init_;
@@ -337,6 +354,7 @@ class RowStore {
     ChunkTable table_;
     ChunkTable next_;                      // room for other contents, without rows
     std::vector<const float*> addresses_;  // of one call; kept, so that the next one allocates nothing
+    Located located_;                      // whose addresses these are, if all were written
     std::vector<int64_t> unwritten_;
     std::vector<float> made_;
 };

@@ -113,6 +113,36 @@ def test_a_forgotten_row_starts_again(make):
     assert store.num_written == 0
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda store, places: None,
+        lambda store, places: store.forget(places[1:3]),
+        lambda store, places: store.clear(),
+        lambda store, places: store.load(*store.export(places[2:])),
+        lambda store, places: store.write(places[:2], np.full((2, 6), 7, np.float32)),
+        lambda store, places: store.update(
+            places[::-1].copy(), *keys(len(places)), np.ones((4, 5), np.float32), ADAGRAD
+        ),
+        lambda store, places: store.make_room(np.array(PLACES, np.uint64)),
+        lambda store, places: read(store, np.array(PLACES[3:6], np.uint64)),
+    ],
+)
+def test_rows_that_were_located_are_updated_whatever_came_between(between):
+    """The update of the very same array of places does not look for them again."""
+    places, grads = np.array(PLACES[:4], np.uint64), np.full((4, 5), 0.5, np.float32)
+    exports = []
+    for make in (ChunkStore, twin.ChunkStore):
+        store = make(5, 1, seed=3)
+        store.write(places, np.arange(24, dtype=np.float32).reshape(4, 6))
+        if make is ChunkStore:
+            store.source(places, *keys(4)).read(np.empty((4, 5), np.float32))
+        between(store, places)
+        store.update(places, *keys(4), grads, ADAGRAD)
+        exports.append([array.tolist() for array in store.export()] + [store.num_written])
+    assert exports[0] == exports[1]
+
+
 class SameAsTwin(RuleBasedStateMachine):
     """Any sequence of operations gives the same bits in the native store and its twin."""
 
@@ -123,6 +153,21 @@ class SameAsTwin(RuleBasedStateMachine):
         options = {"seed": 3, "initializer": Uniform(low=-1, high=1)}
         self.pair = ChunkStore(5, 1, **options), twin.ChunkStore(5, 1, **options)
         self.rng = np.random.default_rng(0)
+        self.located = np.empty(0, np.uint64)
+
+    @rule(places=places, only_written=st.booleans())
+    def locate(self, places, only_written):
+        if only_written:
+            places = places[self.pair[1].is_written(places)]
+        self.located = places
+        out = np.empty((len(places), 5), np.float32)
+        self.pair[0].source(places, *keys(len(places))).read(out)
+        assert out.tobytes() == read(self.pair[1], places, width=5).tobytes()
+
+    @rule()
+    def update_what_was_located(self):
+        """The very same array: whatever came between, its rows are found."""
+        self.update(self.located)
 
     @rule(places=places)
     def write(self, places):
