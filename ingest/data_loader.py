@@ -40,11 +40,12 @@ from headrace.ingest.loader_chain import (
     Ranks,
     batched,
     evaluation_chain,
+    nodes_of,
     row_source,
     sole_reader,
     training_chain,
 )
-from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, part_of, place_in_data
+from headrace.ingest.loader_state import STATE_KEYS, check_state, loader_state, other_options, part_of, place_in_data
 from headrace.ingest.loader_stats import LoaderStats
 from headrace.ingest.nodes.index import index_tables
 from headrace.ingest.nodes.index_ranks import Uneven
@@ -295,7 +296,7 @@ class DataLoader:
                 self._facts["the place in the data"] = place_in_data(pipeline, batches, rows_known=rows_known)
         if self._started and self._under_way is None:
             self._under_way = self._place()  # if the reset is interrupted
-        self._root.reset(pipeline)
+        self._reset_nodes(pipeline)
         with uninterrupted():
             self._running_epoch = epoch
             self._epoch = epoch + 1
@@ -303,6 +304,16 @@ class DataLoader:
             self._started = True
             self._under_way = None
             self._stats.begin_epoch(self._counted)
+
+    def _reset_nodes(self, pipeline: dict[str, Any] | None) -> None:
+        """Nodes name nodes that differ; what people chose are the options that made them."""
+        try:
+            self._root.reset(pipeline)
+        except ValueError as error:
+            words = None if pipeline is None else other_options(pipeline, (node.name for node in nodes_of(self._root)))
+            if words is None:
+                raise
+            raise ValueError(f"DataLoader: {words} ({error})") from error
 
     @property
     def epoch(self) -> int:

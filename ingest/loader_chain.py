@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,14 +88,17 @@ def row_source(
 
 def sole_reader(node: Node[Any]) -> ReadRows | None:
     """The node that reads files, at or before `node`; None where there is none, or more than one."""
-    found: list[ReadRows] = []
+    found = [one for one in nodes_of(node) if isinstance(one, ReadRows)]
+    return found[0] if len(found) == 1 else None
+
+
+def nodes_of(node: Node[Any]) -> Iterator[Node[Any]]:
+    """`node` and all before it."""
     waiting = [node]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ReadRows):
-            found.append(node)
+        yield node
         waiting += node._upstream()
-    return found[0] if len(found) == 1 else None
 
 
 def batched(

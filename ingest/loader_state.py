@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.ingest.engine.checks import check_int
 
 STATE_VERSION = 1
+OPTION_OF_NODE = {
+    "Shuffle": "shuffle=True",
+    "Map": "transform=",
+    "PlanWindow": "train=True",
+    "IndexRanks": "communicator=",
+    "BatchShare": "shard=True",
+}
+"""What a DataLoader is given that has a node in its chain; a state fits only loaders with the same nodes."""
+
 STATE_KEYS = ("version", "schema", "epoch", "batches", "pipeline")
 
 
@@ -32,6 +42,28 @@ def check_state(state: object, schema_digest: str) -> None:
         check_int("state of a DataLoader", key, state[key], minimum=0)
     if state["pipeline"] is not None and not isinstance(state["pipeline"], dict):
         raise ValueError(f"state of a DataLoader: pipeline is a dict or None, got {type(state['pipeline']).__name__}")
+
+
+def other_options(pipeline: object, nodes: Iterable[str]) -> str | None:
+    """How the options of the loader that saved the nodes' state `pipeline` differ from those of a loader of `nodes`
+    (names), as far as its nodes tell; None where they do not."""
+    saved, here = set(_nodes_in(pipeline)), set(nodes)
+    found = [
+        f"{'with' if node in saved else 'without'} {option}"
+        for node, option in OPTION_OF_NODE.items()
+        if (node in saved) != (node in here)
+    ]
+    if not found:
+        return None
+    return f"the state was saved by a loader {' and '.join(found)}, unlike this one: give it the same"
+
+
+def _nodes_in(state: object) -> Iterator[str]:
+    if isinstance(state, dict):
+        if isinstance(state.get("node"), str):
+            yield state["node"]
+        for value in state.values():
+            yield from _nodes_in(value)
 
 
 def part_of(state: object, node: str) -> dict[str, Any] | None:

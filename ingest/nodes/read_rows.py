@@ -13,7 +13,11 @@ from headrace.ingest.engine.buffered import BufferedNode, make_run
 from headrace.ingest.engine.checks import check_int
 from headrace.ingest.engine.errors import NodeClosedError
 from headrace.ingest.engine.ordered import Run
-from headrace.ingest.engine.state import State, count_in, state_in
+from headrace.ingest.engine.state import Snapshot, State, count_in, state_in
+from headrace.ingest.file_facts import first_difference, listed_files
+
+MOST_FILES_IN_STATE = 32
+"""Of so many files a state has names and sizes, so that a reader of others can say which differ."""
 
 
 class ReadRows(BufferedNode[RowBlock]):
@@ -24,7 +28,8 @@ class ReadRows(BufferedNode[RowBlock]):
     on threads. Blocks without good rows are not given on.
 
     The state is the position after the last delivered block, the counts up to there (absolute, not since a
-    resume), and the digest of the files: a state of other files is refused.
+    resume), and of the files their digest, their number, and names and sizes of the first
+    :data:`MOST_FILES_IN_STATE`: a state of other files is refused, with a word on which differ.
     """
 
     def __init__(self, reader: RowReader[Any, Any], *, num_workers: int = 0, prefetch_factor: int = 2) -> None:
@@ -38,6 +43,7 @@ class ReadRows(BufferedNode[RowBlock]):
         self._capacity = self._num_workers * check_int("ReadRows", "prefetch_factor", prefetch_factor, minimum=1)
         self._raw: Iterator[Any] = iter(())
         self._at: FilePosition | None = None
+        self._listed = Snapshot(names=[], sizes=[])
         self._rows_in = self._rows_skipped = self._bytes_in = 0
 
     @property
@@ -98,7 +104,8 @@ class ReadRows(BufferedNode[RowBlock]):
         at = self._at
         return {
             "digest": self._digest_at(at),
-            "num_files": len(self.reader.files),
+            "num_files": self._num_files(at),
+            "files": self._listed_at(at),
             "position": None if at is None else at.to_dict(),
             "file": None if at is None else self._file_name(at.file),
             "rows_in": self._rows_in,
@@ -118,14 +125,36 @@ class ReadRows(BufferedNode[RowBlock]):
         digest = self._digest_at(position)
         if state.get("digest") == digest:
             return position
-        now = len(self.reader.files)
-        differences = [f"digest {state.get('digest')!r}, now {digest!r}"]
-        if state.get("num_files") != now:
-            differences.insert(0, f"{state.get('num_files')!r} files, now {now}")
-        if position is not None and self._file_name(position.file) != state.get("file"):
-            here = self._file_name(position.file)
-            differences.insert(0, f"file {position.file} was {state.get('file')!r}, now {here!r}")
-        raise ValueError(f"ReadRows: the state is of other files: {'; '.join(differences)}")
+        difference = self._difference(state, position, digest)
+        raise ValueError(
+            f"ReadRows: the state is of other files: {difference}: give the files that it was saved with, or begin "
+            "without a state"
+        )
+
+    def _difference(self, state: State, position: FilePosition | None, digest: str) -> str:
+        """Between the files of a state and those here, in words."""
+        then, now = _files_in(state), self._listed_at(position)
+        if then is None:
+            return f"digest {state.get('digest')!r}, now {digest!r}"
+        here = [self._num_files(position), _pairs(now), digest]
+        found = first_difference([state.get("num_files"), _pairs(then), state.get("digest")], here, ("then", "now"))
+        if position is None or position.file < MOST_FILES_IN_STATE:
+            return found
+        return f"{found}; it goes on in {state.get('file')}, number {position.file + 1}"
+
+    def _num_files(self, at: FilePosition | None) -> int:
+        """Of the reader's files; of those begun, where they grow."""
+        if getattr(self.reader, "growing", None) is None:
+            return len(self.reader.files)
+        return 0 if at is None else min(at.file + 1, len(self.reader.files))
+
+    def _listed_at(self, at: FilePosition | None) -> Snapshot:
+        """Names and sizes of the first of these files; shared by the states that are alike."""
+        most = min(self._num_files(at), MOST_FILES_IN_STATE)
+        if len(self._listed["names"]) != most:
+            listed = listed_files(self.reader, most=most)
+            self._listed = Snapshot(names=[name for name, _ in listed], sizes=[size for _, size in listed])
+        return self._listed
 
     def _digest_at(self, at: FilePosition | None) -> str:
         """The digest of the reader's files; of those begun, where they grow."""
@@ -155,6 +184,18 @@ class ReadRows(BufferedNode[RowBlock]):
     def _position(self) -> str | None:
         at = self._at
         return None if at is None else f"after line {at.line} of {self._file_name(at.file)}"
+
+
+def _files_in(state: State) -> State | None:
+    """What a state says of its files, where it does (older ones do not)."""
+    files = state.get("files")
+    if not isinstance(files, dict) or not all(isinstance(files.get(key), list) for key in ("names", "sizes")):
+        return None
+    return files if len(files["names"]) == len(files["sizes"]) else None
+
+
+def _pairs(files: State) -> list[list[Any]]:
+    return [list(pair) for pair in zip(files["names"], files["sizes"], strict=True)]
 
 
 class _RawBlocks:

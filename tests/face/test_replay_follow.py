@@ -119,7 +119,7 @@ def test_a_finished_state_of_another_followed_folder_is_refused(tmp_path, files)
     (files / "day_1").unlink()
     refused = invoke(files, *options)
     assert refused.exit_code == 1
-    assert "3 files, now 2" in refused.output
+    assert "3 files then, 2 now" in refused.output
 
 
 def test_a_state_that_a_kill_left_between_two_names_is_gone_on_with(tmp_path, files):

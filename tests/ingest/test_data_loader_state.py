@@ -228,11 +228,35 @@ def test_a_refused_state_is_refused_again(data, schema, tmp_path):
     with loader_of(data, schema) as loader:
         loader.load_state_dict(state)
         for _ in range(2):
-            with pytest.raises(ValueError, match="other files"):
+            with pytest.raises(ValueError, match=r"other files: .* number 1: other.txt then, train.txt now: give"):
                 iter(loader)
         for wrong in (None, {**state, "epoch": "x"}, {**state, "batches": True}, {**state, "pipeline": 3}):
             with pytest.raises(ValueError, match="state of a DataLoader"):
                 loader.load_state_dict(wrong)
+
+
+def test_a_state_of_a_loader_with_other_options_names_them(data, schema):
+    def unchanged(block):
+        return block
+
+    kinds = {"": {}, "shuffle=True": {"shuffle": True}, "transform=": {"transform": unchanged}}
+    states = {}
+    for option, options in kinds.items():
+        with loader_of(data, schema, **options) as loader:
+            next(iter(loader))
+            states[option] = loader.state_dict()
+    for saved, here, words in (
+        ("", "shuffle=True", "without shuffle=True, unlike this one: give it the same"),
+        ("shuffle=True", "", "with shuffle=True, unlike"),
+        ("transform=", "shuffle=True", "without shuffle=True and with transform=, unlike"),
+    ):
+        with loader_of(data, schema, **kinds[here]) as loader:
+            loader.load_state_dict(states[saved])
+            for _ in range(2):
+                with pytest.raises(ValueError, match=f"the state was saved by a loader {words}"):
+                    iter(loader)
+            loader.load_state_dict(states[here])
+            next(iter(loader))
 
 
 def test_a_chosen_epoch_is_in_the_state(data, schema):

@@ -10,7 +10,7 @@ from headrace.formats.schema import Schema, Sparse
 from headrace.ingest.engine.conformance import check_node, equal_blocks
 from headrace.ingest.engine.prefetch import Prefetch
 from headrace.ingest.nodes.batch_rows import BatchRows
-from headrace.ingest.nodes.read_rows import ReadRows
+from headrace.ingest.nodes.read_rows import MOST_FILES_IN_STATE, ReadRows
 from headrace.ingest.nodes.shuffle import Shuffle
 from tests.support.memory_reader import MemoryReader
 
@@ -69,6 +69,7 @@ def test_the_state_is_the_position_after_the_delivered_block(num_workers: int) -
             "version": 1,
             "digest": digest,
             "num_files": 3,
+            "files": {"names": ["a.tsv", "b.tsv", "c.tsv"], "sizes": [None, None, None]},
             "position": {"file": 0, "byte_offset": 8, "line": 4},
             "file": "a.tsv",
             "rows_in": 4,
@@ -103,9 +104,9 @@ def test_a_second_epoch_counts_anew(num_workers: int) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.tsv": ["1", "2", "3"]}, "2 files, now 1"),
-        ({"z.tsv": ["1", "2", "3"], "b.tsv": []}, "file 0 was 'a.tsv', now 'z.tsv'"),
-        ({"a.tsv": ["1", "2", "3"], "c.tsv": []}, "digest '.*', now '.*'"),
+        ({"a.tsv": ["1", "2", "3"]}, "2 files then, 1 now; the first that is missing is number 2, b.tsv"),
+        ({"z.tsv": ["1", "2", "3"], "b.tsv": []}, "the first that differs is number 1: a.tsv then, z.tsv now"),
+        ({"a.tsv": ["1", "2", "3"], "c.tsv": []}, "the first that differs is number 2: b.tsv then, c.tsv now"),
     ],
 )
 def test_a_state_of_other_files_is_refused_naming_the_difference(files, message: str) -> None:  # L11
@@ -113,6 +114,37 @@ def test_a_state_of_other_files_is_refused_naming_the_difference(files, message:
     next(node)
     with pytest.raises(ValueError, match=f"ReadRows: the state is of other files: .*{message}"):
         read(files, 0).reset(node.get_state())
+
+
+def test_the_size_of_a_file_that_differs_is_named() -> None:
+    def sized(size: int) -> ReadRows:
+        reader = MemoryReader(CLEAN)
+        reader.sizes = (1, size, 3)
+        reader.digest = str(size)
+        return ReadRows(reader)
+
+    with pytest.raises(
+        ValueError, match=r"number 2: empty\.tsv of 20 bytes then, of 21 now: give the files that it was"
+    ):
+        sized(21).reset(sized(20).get_state())
+
+
+def test_a_state_has_names_of_the_first_files_alone_or_of_none() -> None:
+    many = {f"{i}.tsv": ["1"] * 4 for i in range(MOST_FILES_IN_STATE + 5)}
+    node = read(many, 0)
+    while node.get_state()["file"] != "34.tsv":
+        next(node)
+    state = node.get_state()
+    assert len(state["files"]["names"]) == MOST_FILES_IN_STATE
+    other = {**many, "x.tsv": []}
+    with pytest.raises(
+        ValueError, match=r"37 files then, 38 now; behind the first 32; it goes on in 34.tsv, number 35: give"
+    ):
+        read(other, 0).reset(state)
+    for files in (None, {"names": 3, "sizes": []}, {"names": ["a"], "sizes": []}):  # of an older release, or damaged
+        with pytest.raises(ValueError, match=r"of other files: digest '.*', now '.*': give"):
+            read(other, 0).reset({**state, "files": files})
+        read(many, 0).reset({**state, "files": files})
 
 
 @pytest.mark.parametrize("position", [{"file": 0}, {"file": -1, "byte_offset": 0, "line": 0}, 3])
