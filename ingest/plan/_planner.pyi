@@ -11,7 +11,10 @@ class PlannerCore:
 
     def __init__(self, *, window: int, capacity: int, r_rows: int, horizon: int, overlap: bool) -> None: ...
     def set_hot(self, locations: U64) -> None:
-        """Pin these rows (uint64 [<= r_rows], contiguous, all different); row i takes slot i."""
+        """Pin these rows (uint64 [<= r_rows], contiguous); row i takes slot i. ValueError on a duplicate.
+
+        After any error the planner is as it was before.
+        """
 
     def push(self, locations: U64) -> None:
         """Append a batch (uint64 [U], contiguous); ValueError on a duplicate, CapacityError if it cannot fit.

@@ -28,13 +28,13 @@ class PlannerCore:
         self.rows_needed = self.rows_never_late = self.peak_resident = self.peak_window_rows = 0
 
     def set_hot(self, locations: U64) -> None:
-        self._hot = locations.tolist()
+        rows = locations.tolist()
+        _check_different(rows, "hot ")
+        self._hot = rows
 
     def push(self, locations: U64) -> None:
         rows = locations.tolist()
-        for i, row in enumerate(rows):
-            if row in rows[:i]:
-                raise ValueError(f"step {len(self._batches)}: location {row} occurs twice")
+        _check_different(rows, f"step {len(self._batches)}: ")
         cold = set(rows) - set(self._hot)
         before = set(self._batches[-1]) - set(self._hot) if self._batches else set()
         self.rows_needed = max(self.rows_needed, len(cold) + self._r_rows)
@@ -137,3 +137,9 @@ class PlannerCore:
     @property
     def nbytes(self) -> int:
         return 0  # the twin does not count its memory
+
+
+def _check_different(rows: list[int], where: str) -> None:
+    for i, row in enumerate(rows):
+        if row in rows[:i]:
+            raise ValueError(f"{where}location {row} occurs twice")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "lot_flags.hpp"
@@ -65,13 +66,16 @@ class WindowPlanner {
           uses_(window),
           victims_(window) {}
 
-    // The position of the first duplicate, or count. Hot rows have the first cells.
+    // The position of the first duplicate, or count. Hot rows have the first cells, but for those of pages that refused
+    // batches have left free. Takes all of them or, with a duplicate or when memory runs out, none.
     size_t set_hot(const uint64_t* locations, size_t count) {
-        cells_.reserve(count);
-        hot_slots_.resize(count << RowCells::PAGE_BITS, NOT_HOT);
+        const size_t pages = distinct_pages(locations, count);
+        if (pages == 0) return first_duplicate(locations, count);
+        cells_.reserve(pages);
+        hot_slots_.resize(cells_.cells() + (pages << RowCells::PAGE_BITS), NOT_HOT);
         for (size_t i = 0; i < count; ++i) {
+            if (i + NEAR < count) cells_.prefetch_line(locations[i + NEAR]);
             const uint32_t cell = cells_.add(locations[i], outside());
-            if (hot_slots_[cell] != NOT_HOT) return i;
             hot_slots_[cell] = static_cast<uint32_t>(i);
             cells_.track(cell);
         }
@@ -261,13 +265,29 @@ class WindowPlanner {
         return PUSHED;
     }
 
-    static size_t first_duplicate(const uint32_t* cells, size_t count) {
-        std::vector<uint64_t> keys(count);  // cell, position
-        for (size_t i = 0; i < count; ++i) keys[i] = uint64_t{cells[i]} << 32 | i;
-        std::sort(keys.begin(), keys.end());
+    // How many pages these locations are in; 0 if one of them occurs twice. Told by a sorted copy, which is gone before
+    // room is taken for the pages.
+    static size_t distinct_pages(const uint64_t* locations, size_t count) {
+        std::vector<uint64_t> sorted(locations, locations + count);
+        std::sort(sorted.begin(), sorted.end());
+        size_t pages = std::min<size_t>(count, 1);
+        for (size_t k = 1; k < count; ++k) {
+            if (sorted[k] == sorted[k - 1]) return 0;
+            pages += RowCells::key_of(sorted[k]) != RowCells::key_of(sorted[k - 1]);
+        }
+        return pages;
+    }
+
+    // The first position of which the value was there before, or count.
+    template <class Value>
+    static size_t first_duplicate(const Value* values, size_t count) {
+        std::vector<uint32_t> order(count);
+        std::iota(order.begin(), order.end(), 0u);
+        std::sort(order.begin(), order.end(),
+                  [&](uint32_t a, uint32_t b) { return values[a] != values[b] ? values[a] < values[b] : a < b; });
         size_t first = count;
         for (size_t k = 1; k < count; ++k) {
-            if (keys[k] >> 32 == keys[k - 1] >> 32) first = std::min<size_t>(first, keys[k] & 0xFFFFFFFFu);
+            if (values[order[k]] == values[order[k - 1]]) first = std::min<size_t>(first, order[k]);
         }
         return first;
     }

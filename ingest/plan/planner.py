@@ -72,15 +72,14 @@ class WindowPlanner:
     def set_hot(self, locations: U64) -> None:
         """Pin these rows (uint64 [H], H <= r_rows, all different), once, before the first push.
 
-        Row i takes R slot i; it is fetched for its first use and never evicted.
+        Row i takes R slot i; it is fetched for its first use and never evicted. ValueError on a duplicate, an absent
+        location, or more rows than `r_rows`, MemoryError: with nothing changed.
         """
         locations = _checked(locations, "hot locations")
         if self._hot_set or self._pushed:
             raise RuntimeError("the hot set is set once, before the first push")
         if len(locations) > self.r_rows:
             raise ValueError(f"{len(locations)} hot rows do not fit into r_rows = {self.r_rows}")
-        if len(np.unique(locations)) < len(locations):
-            raise ValueError("a hot location occurs twice")
         self._core.set_hot(locations)
         self._hot_set = True
 

@@ -329,6 +329,32 @@ def test_a_refused_batch_leaves_no_trace(native: bool) -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
+def test_a_refused_hot_set_leaves_no_trace(native: bool) -> None:
+    hot, batches = rows(9, 700, 8), [rows(1, 700), rows(8, 2), rows(700, 9)]
+    planner = WindowPlanner(window=1, capacity=7, r_rows=5, native=native)
+    with pytest.raises(ValueError, match="step 0: location 640 occurs twice"):
+        planner.push(rows(640, 320, 700, 640))
+    with pytest.raises(ValueError, match="hot location 5 occurs twice"):  # the first that does, as one reads
+        planner.set_hot(rows(7, 5, 9, 5, 7))
+    with pytest.raises(ValueError, match="hot locations: unique row 1 has no location"):
+        planner.set_hot(np.array([1, ABSENT], np.uint64))
+    assert planner.stats().tracked_rows == 0
+    planner.set_hot(hot)
+    expected = make(native, batches, window=1, capacity=7, r_rows=5, hot=hot)
+    for a, b in zip(plan_batches(batches, planner), expected, strict=True):
+        assert_same(a, b, "")
+
+
+@pytest.mark.parametrize(("apart", "most"), [(1, 15), (32, 440)])
+def test_hot_rows_take_the_memory_of_their_pages(apart: int, most: int) -> None:
+    hot = np.random.default_rng(1).permutation(100_000).astype(np.uint64) * np.uint64(apart)
+    planner = WindowPlanner(window=1, capacity=len(hot), r_rows=len(hot))
+    before = planner.nbytes
+    planner.set_hot(hot)
+    assert planner.nbytes - before <= most * len(hot)
+
+
+@pytest.mark.parametrize("native", [True, False])
 def test_misuse_is_refused(native: bool) -> None:
     planner = WindowPlanner(window=1, capacity=4, r_rows=1, native=native)
     with pytest.raises(RuntimeError, match="no plan is ready"):

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent / "sanitize"
 HEADERS = Path(__file__).resolve().parents[3] / "ingest" / "plan"
 
 
-def test_a_push_that_runs_out_of_memory_leaves_all_as_it_was(tmp_path: Path) -> None:
+def test_what_runs_out_of_memory_leaves_all_as_it_was(tmp_path: Path) -> None:
     run_sanitized(
         HERE / "memory_runs_out.cpp", headers=HEADERS, sanitizers="address,undefined", level="-O0", folder=tmp_path
     )

@@ -1,4 +1,5 @@
-// A planner whose memory runs out in push, beside one whose memory does not. For -fsanitize=address,undefined.
+// A planner whose memory runs out in set_hot and push, beside one whose memory does not. For
+// -fsanitize=address,undefined.
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -26,12 +27,48 @@ static Rows pop(WindowPlanner& planner) {
     return rows;
 }
 
+constexpr uint32_t HOT = 300;
+
+// What a batch of `refused` rows has left free is used for hot rows, more or fewer of them. Returns how often memory
+// ran out.
+static int set_hot(WindowPlanner& failing, WindowPlanner& plain, size_t refused) {
+    std::vector<uint64_t> batch(refused), hot(HOT);
+    for (size_t i = 0; i < batch.size(); ++i) batch[i] = i * 997;
+    batch.push_back(batch.front());
+    for (size_t i = 0; i < hot.size(); ++i) hot[i] = (i * 7919 % HOT) * 977;
+    for (WindowPlanner* planner : {&failing, &plain}) {
+        CHECK(planner->push(batch.data(), batch.size()) == DUPLICATE);
+        std::vector<uint64_t> twice(hot);
+        twice[200] = twice[100];
+        twice[250] = twice[3];
+        CHECK(planner->set_hot(twice.data(), twice.size()) == 200);
+        CHECK(planner->counters().tracked_rows == 0);
+    }
+    CHECK(plain.set_hot(hot.data(), hot.size()) == HOT);
+    int failures = 0;
+    for (long allowed = 0;; ++allowed) {
+        allocations_left = allowed;
+        try {
+            const size_t done = failing.set_hot(hot.data(), hot.size());
+            allocations_left = -1;
+            CHECK(done == HOT);
+            break;
+        } catch (const std::bad_alloc&) {
+            allocations_left = -1;
+            ++failures;
+        }
+        CHECK(failing.counters().tracked_rows == 0);
+    }
+    return failures;
+}
+
 // Batches grow, so that every buffer has to; some are refused for a duplicate. Returns how often memory ran out.
 static int run(std::uint64_t seed, uint32_t window) {
     std::mt19937_64 random(seed);
-    WindowPlanner failing(window, 9000, 0, 2 * (window + 2)), plain(window, 9000, 0, 2 * (window + 2));
+    WindowPlanner failing(window, 9000, HOT, 2 * (window + 2)), plain(window, 9000, HOT, 2 * (window + 2));
     failing.set_renumber_after(5000);  // often, beside a planner that never does
-    int failures = 0;
+    int failures = set_hot(failing, plain, window == 0 ? 400 : 100);
+    CHECK(failures >= 2);
     for (int step = 0; step < 60; ++step) {
         std::vector<uint64_t> batch(static_cast<size_t>(step) * 50 + 1);
         const uint64_t first = random() % 20000;
