@@ -131,12 +131,14 @@ def stats_command(
         {**hot_set.report(), "cost_unit": unit, "coverage": hot_set.coverage(preset=preset, batch_size=batch_size)}
         for hot_set in hot_sets
     ]
-    if len(records) == 1:
-        result, table = records[0], _for_people(records[0])
-    else:
+    if len(records) > 1:
         records = [_identity(schema, group) | one for group, one in zip(schema.groups, records, strict=True)]
+    shown = records if json_path else [_for_people(one) for one in records]
+    if len(records) == 1:
+        result, table = records[0], shown[0]
+    else:
         result = {"layouts": records}
-        table = {f"layout {number}": _for_people(one) for number, one in enumerate(records, start=1)}
+        table = {f"layout {number}": one for number, one in enumerate(shown, start=1)}
     write_report(result | counted, json_path, table=table)
 
 
@@ -163,7 +165,7 @@ def _identity(schema: Schema, group: Group) -> dict[str, Any]:
 
 
 def _for_people(record: dict[str, Any]) -> dict[str, Any]:
-    """Without the curve, and with a line for each number of most accessed rows."""
+    """Where nothing lists them: without the curve, and with a line for each number of most accessed rows."""
     kept = {key: value for key, value in record.items() if key not in ("curve", "coverage")}
     return kept | {
         f"top_{found['rows']}": {k: v for k, v in found.items() if k != "rows"} for found in record["coverage"]
