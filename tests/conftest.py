@@ -6,8 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+settings.register_profile("no deadline", deadline=None)  # how long an example takes decides nothing
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")
