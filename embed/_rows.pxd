@@ -39,7 +39,6 @@ cdef extern from "chunk_store.hpp" namespace "headrace" nogil:
         ) except +
         const float** locate(const uint64_t*, Keys, int64_t, const Workers&) except +
         void write(const uint64_t*, int64_t, const int64_t*, const float*) except +
-        bint is_located(const uint64_t*, int64_t)
         void make_room(const uint64_t*, int64_t) except +
         void make_room_beside(const uint64_t*, int64_t) except +
         void drop_room_beside()
@@ -74,7 +73,6 @@ cdef class RowStore:
     cdef uint64_t _seed
     cdef bint _busy
     cdef const uint64_t[::1] _room_beside
-    cdef const uint64_t[::1] _located
 
     cdef int _enter(self) except -1
     cdef int _check_locations(self, const uint64_t[::1] locations, bint allow_absent) except -1

@@ -186,7 +186,6 @@ cdef class StoreSource(RowSource):
         cdef const float** found = NULL
         cdef Keys keys
         self._store._enter()
-        self._store._located = self._locations  # kept, so that nothing else comes to stand where it is
         try:
             if self.count:
                 keys = _keys(self._ids, self._tables, self._missing)
@@ -327,8 +326,7 @@ cdef class RowStore:
         cdef Keys keys
         cdef Rule native = _rule(rule)
         cdef Workers workers = _workers(threads)
-        if n == 0 or not self._store.is_located(&locations[0], n):
-            self._check_locations(locations, False)
+        self._check_locations(locations, False)
         self._check_keys(n, ids, tables, missing)
         if grads.shape[0] != n:
             raise ValueError(f"{grads.shape[0]} gradients for {n} locations")

@@ -162,11 +162,9 @@ class RowStore {
         });
     }
 
-    // Addresses of the vectors of n rows, valid until the next call; unwritten rows are made on the side. As long as
-    // `locations` stays what and where it is, an `update` of the same rows that comes next need not look for them.
+    // Addresses of the vectors of n rows, valid until the next call; unwritten rows are made on the side.
     const float** locate(const uint64_t* locations, Keys keys, int64_t n, const Workers& workers) {
         find_written(locations, n, workers);
-        if (unwritten_.empty()) located_ = {locations, n};
         made_.resize(unwritten_.size() * static_cast<size_t>(dim_));
         workers.run(static_cast<int64_t>(unwritten_.size()), kLeastRows, [&](int64_t begin, int64_t end) {
             for (int64_t k = begin; k < end; ++k) {
@@ -179,15 +177,11 @@ class RowStore {
         return addresses_.data();
     }
 
-    // Whether the rows at these very places in memory were located last, all of them written, and none was forgotten.
-    bool is_located(const uint64_t* locations, int64_t n) const noexcept {
-        return located_.locations == locations && located_.n == n && n > 0;
-    }
-
     // Whatever `write` and `update` of these rows need beside the rows that are there: neither runs out of memory after
     // it. std::bad_alloc: then no row has changed.
     void make_room(const uint64_t* locations, int64_t n) {
         addresses_.reserve(static_cast<size_t>(n));
+        found_.reserve(static_cast<size_t>(n));
         unwritten_.reserve(static_cast<size_t>(n));
         ensure_all(table_, locations, n);
     }
@@ -227,7 +221,7 @@ class RowStore {
     // Rows are written in parallel; marking new ones, which may map a chunk, is done by one thread.
     void update(const uint64_t* locations, Keys keys, int64_t n, const float* grads, Rule rule,
                 const Workers& workers) {
-        if (!is_located(locations, n)) find_written(locations, n, workers);
+        if (!are_found(locations, n, workers)) find_written(locations, n, workers);
         for (int64_t i : unwritten_) table_.ensure(chunk_of(locations[i]));  // may throw: nothing is marked yet
         for (int64_t i : unwritten_) {
             Block* block = table_.find(chunk_of(locations[i]));
@@ -254,7 +248,7 @@ class RowStore {
     }
 
     void forget(const uint64_t* locations, int64_t n) noexcept {
-        located_ = {};
+        all_found_ = false;
         for (int64_t i = 0; i < n; ++i)
             if (Block* block = table_.find(chunk_of(locations[i]))) block->unset(offset_of(locations[i]));
     }
@@ -277,7 +271,7 @@ class RowStore {
     }
 
     void clear() noexcept {
-        located_ = {};
+        all_found_ = false;
         table_.clear();
     }
     int64_t reserved_bytes() const noexcept { return table_.reserved_bytes(); }
@@ -297,10 +291,22 @@ class RowStore {
         return block && block->has(offset_of(location)) ? block->row(offset_of(location), width_) : nullptr;
     }
 
+    // Whether addresses_ has these rows, all of them written, as after the forward of the batch that is updated now.
+    // It is their values that count: the caller may have put others into the same array since.
+    bool are_found(const uint64_t* locations, int64_t n, const Workers& workers) const {
+        if (!all_found_ || static_cast<size_t>(n) != found_.size()) return false;
+        std::atomic<bool> all{true};
+        workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
+            if (!std::equal(locations + begin, locations + end, found_.begin() + begin)) all = false;
+        });
+        return all;
+    }
+
     // addresses_ of n rows, nullptr: never written; unwritten_ = those, ascending.
     void find_written(const uint64_t* locations, int64_t n, const Workers& workers) {
-        located_ = {};
+        all_found_ = false;
         addresses_.resize(static_cast<size_t>(n));
+        found_.resize(static_cast<size_t>(n));
         std::atomic<bool> all{true};
         workers.run(n, kLeastRows, [&](int64_t begin, int64_t end) {
             bool all_here = true;
@@ -308,11 +314,13 @@ class RowStore {
                 if (i + kAhead < end) prefetch_bit(locations[i + kAhead]);
                 const float* row = written_row(locations[i]);
                 addresses_[static_cast<size_t>(i)] = row;
+                found_[static_cast<size_t>(i)] = locations[i];
                 all_here &= row != nullptr;
             }
             if (!all_here) all = false;
         });
         unwritten_.clear();
+        all_found_ = all;
         if (all) return;
         for (int64_t i = 0; i < n; ++i)
             if (!addresses_[static_cast<size_t>(i)]) unwritten_.push_back(i);
@@ -342,11 +350,6 @@ class RowStore {
         prefetch_row<0>(block->row(offset, width_), width_);
     }
 
-    struct Located {
-        const uint64_t* locations = nullptr;
-        int64_t n = 0;
-    };
-
     int64_t dim_;
     int64_t width_;
     Initializer init_;
@@ -354,7 +357,8 @@ class RowStore {
     ChunkTable table_;
     ChunkTable next_;                      // room for other contents, without rows
     std::vector<const float*> addresses_;  // of one call; kept, so that the next one allocates nothing
-    Located located_;                      // whose addresses these are, if all were written
+    std::vector<uint64_t> found_;          // locations of the rows that these are the addresses of
+    bool all_found_ = false;               // all of them were written, and none was forgotten since
     std::vector<int64_t> unwritten_;
     std::vector<float> made_;
 };

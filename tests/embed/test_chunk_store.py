@@ -126,21 +126,52 @@ def test_a_forgotten_row_starts_again(make):
         ),
         lambda store, places: store.make_room(np.array(PLACES, np.uint64)),
         lambda store, places: read(store, np.array(PLACES[3:6], np.uint64)),
+        lambda store, places: places.put(range(4), PLACES[2:6]),  # a buffer that is used again for other rows
+        lambda store, places: places.put(range(4), places[::-1].copy()),
     ],
 )
 def test_rows_that_were_located_are_updated_whatever_came_between(between):
-    """The update of the very same array of places does not look for them again."""
-    places, grads = np.array(PLACES[:4], np.uint64), np.full((4, 5), 0.5, np.float32)
-    exports = []
+    """The update of the same places, which were all written, does not look for them again."""
+    grads, exports = np.full((4, 5), 0.5, np.float32), []
     for make in (ChunkStore, twin.ChunkStore):
-        store = make(5, 1, seed=3)
+        store, places = make(5, 1, seed=3), np.array(PLACES[:4], np.uint64)
         store.write(places, np.arange(24, dtype=np.float32).reshape(4, 6))
-        if make is ChunkStore:
-            store.source(places, *keys(4)).read(np.empty((4, 5), np.float32))
+        locate(store, places)
         between(store, places)
         store.update(places, *keys(4), grads, ADAGRAD)
         exports.append([array.tolist() for array in store.export()] + [store.num_written])
     assert exports[0] == exports[1]
+
+
+def locate(store, places):
+    if isinstance(store, ChunkStore):
+        store.source(places, *keys(len(places))).read(np.empty((len(places), 5), np.float32))
+
+
+def test_an_array_at_the_place_of_one_that_was_located_is_looked_at():
+    """Freed memory is given out again at once: an address is no name for what is in it."""
+    exports = []
+    for make in (ChunkStore, twin.ChunkStore):
+        store = make(5, 1, seed=3)
+        store.write(np.array(PLACES[:8], np.uint64), np.arange(48, dtype=np.float32).reshape(8, 6))
+        for first in (0, 4):
+            places = np.array(PLACES[first : first + 4], np.uint64)
+            locate(store, places[: 4 - first])  # in the second round none
+            store.update(places, *keys(4), np.full((4, 5), 0.5, np.float32), ADAGRAD)
+            del places
+        exports.append([array.tolist() for array in store.export()])
+    assert exports[0] == exports[1]
+
+
+@pytest.mark.parametrize("bad", [int(ABSENT), 1 << TIER_SHIFT])
+def test_a_place_that_was_located_and_then_spoiled_is_refused(bad):
+    store, places = ChunkStore(5, 1), np.array(PLACES[:4], np.uint64)
+    store.write(places, np.zeros((4, 6), np.float32))
+    locate(store, places)
+    places[2] = bad
+    with pytest.raises(ValueError, match="at position 2 is not in host memory"):
+        store.update(places, *keys(4), np.ones((4, 5), np.float32), ADAGRAD)
+    assert not store.export()[1].any()
 
 
 class SameAsTwin(RuleBasedStateMachine):
@@ -168,6 +199,12 @@ class SameAsTwin(RuleBasedStateMachine):
     def update_what_was_located(self):
         """The very same array: whatever came between, its rows are found."""
         self.update(self.located)
+
+    @rule(places=places)
+    def use_its_buffer_again(self, places):
+        n = min(len(self.located), len(places))
+        self.located[:n] = places[:n]
+        self.located = np.unique(self.located)  # a new array; the buffer is freed, and given out again
 
     @rule(places=places)
     def write(self, places):
