@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.embed.arrays import I64, U64, Bool
-from headrace.formats.uninterrupted import uninterrupted
 from headrace.ingest.step_plan import NEVER, Movement
+
+_STAYS, _LEAVES = -1, -2
+"""What a movement does to the row in a slot; 0 and more: the fetched row that takes its place."""
 
 
 class PlanError(RuntimeError):
@@ -78,7 +80,8 @@ class SlotTable:
         left = self._dirty_of(movement.evict_slots)
         self._dirty[left.slots] = False
         self._taken[movement.evict_slots] = False
-        self._enter(movement)
+        self._locations[movement.fetch_slots] = movement.fetch_locations
+        self._taken[movement.fetch_slots] = True
         return left
 
     def mark_dirty(self, slots: I64) -> None:
@@ -117,19 +120,14 @@ class SlotTable:
             self.check_held(slots, locations, "gathers")
             return
         self._check_slots(slots)
-        with uninterrupted():  # the movement is done here, and undone
-            before = self._locations[first.fetch_slots]
-            self._taken[first.evict_slots] = False
-            self._enter(first)
-            held = self._held(slots, locations)
-            self._locations[first.fetch_slots] = before
-            self._taken[first.fetch_slots] = False
-            self._taken[first.evict_slots] = True
+        self._scratch[slots] = _STAYS
+        self._scratch[first.evict_slots] = _LEAVES
+        self._scratch[first.fetch_slots] = np.arange(len(first.fetch_slots))
+        entry = self._scratch[slots]
+        held = self._held(slots, locations) & (entry == _STAYS)
+        fetched = entry >= 0
+        held[fetched] = first.fetch_locations[entry[fetched]] == locations[fetched]
         _raise_wrong(~held, slots, locations, "gathers")
-
-    def _enter(self, movement: Movement) -> None:
-        self._locations[movement.fetch_slots] = movement.fetch_locations
-        self._taken[movement.fetch_slots] = True
 
     def _held(self, slots: I64, locations: U64) -> Bool:
         """Whether slots[i] holds the row of locations[i]."""
