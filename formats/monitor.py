@@ -31,7 +31,10 @@ class Monitor:
 
     def wait_for(self, look: Callable[[], T], timeout_s: float | None = None) -> T:
         """The first true value that `look` gives, which is called under the lock, at once and after each change; after
-        `timeout_s` whatever it gives then. What it raises comes out. The caller does not hold the lock."""
+        `timeout_s` whatever it gives then. What it raises comes out. The caller does not hold the lock: RuntimeError
+        where it does, and would have to wait."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
+            return self._look_inside(look)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             waiting = threading.Lock()
@@ -48,3 +51,14 @@ class Monitor:
                 with self.lock:
                     if waiting in self._waiting:
                         self._waiting.remove(waiting)
+
+    def _look_inside(self, look: Callable[[], T]) -> T:
+        """As a signal's handler or a finalizer that came while its own thread held the lock: nobody else can change
+        anything before it is back, and what it came between may be changed half."""
+        found = look()
+        if not found:
+            raise RuntimeError(
+                "called by a signal handler or a finalizer in the middle of a call that it would wait for: let the "
+                "handler only note that the signal came, and do the rest between two steps"
+            )
+        return found

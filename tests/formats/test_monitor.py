@@ -96,6 +96,19 @@ def test_a_change_while_it_looks_is_not_missed(rarely):
     assert time.monotonic() - begun < 10
 
 
+def test_a_wait_for_what_its_own_thread_keeps_from_happening_is_refused_at_once():
+    """As of a handler that came while the thread held the lock: nobody could change anything before its timeout."""
+    shared = Monitor()
+    begun = time.monotonic()
+    with shared.lock:
+        assert shared.wait_for(lambda: [1], 600) == [1]
+        with pytest.raises(RuntimeError, match="only note that the signal came"):
+            shared.wait_for(list, 600)
+    assert time.monotonic() - begun < 60
+    assert is_free(shared.lock)
+    assert shared.wait_for(list, 0.0) == []
+
+
 def test_an_error_of_the_look_comes_out():
     shared = Monitor()
     with pytest.raises(KeyError):
