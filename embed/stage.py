@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -30,7 +30,7 @@ from headrace.embed.kernels import KernelsName, NativeKernels
 from headrace.embed.layout import feature_layout
 from headrace.embed.optimizers import check_lr
 from headrace.embed.pending import PendingGradients
-from headrace.embed.pooling import sequence_ranges
+from headrace.embed.pooling import Bags, sequence_ranges
 from headrace.embed.rank_exchange import RankExchange
 from headrace.embed.row_gradients import with_gradients
 from headrace.embed.row_keys import RowKeys
@@ -613,8 +613,13 @@ class EmbeddingStage(RowsModule):
             self._warnings.of_waiting(self._pending.num_batches)
             if not over_ranks:
                 self._residency.enter(plan, keys)
+        with nullcontext() if self._exchange is None else self._exchange.whole("stage(batch)"):
+            return self._enter(batch, bags, keys, plan)
+
+    def _enter(self, batch: Batch, bags: tuple[Bags, ...], keys: Sequence[RowKeys], plan: StepPlan | None) -> Forward:
+        """All of a forward that other ranks take part in, to what is remembered of it."""
         with self._times.of_training("gather", plan is not None):
-            if over_ranks:
+            if self._exchange is not None or batch.ranks is not None:
                 if plan is not None:
                     self._check_no_gradients_over_ranks()
                 rows, sources = enter_from_owners(self._exchange, batch, keys, plan, self.layout.groups)
@@ -623,10 +628,9 @@ class EmbeddingStage(RowsModule):
                 forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
         if plan is not None:
             self._last = None
-        if over_ranks and self._exchange is not None:
+        if self._exchange is not None:
             trains, check = plan is not None, self.check_finite
-            with self._exchange.whole("stage(batch)"):
-                check_vectors_alike(self._exchange, forward, self.schema, trains=trains, check_finite=check)
+            check_vectors_alike(self._exchange, forward, self.schema, trains=trains, check_finite=check)
         elif self.check_finite:
             check_finite_vectors(forward, self.schema)
         if plan is not None:

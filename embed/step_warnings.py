@@ -11,6 +11,10 @@ from headrace.ingest.batch import Batch
 MANY_BATCHES = 256
 """So many batches without a step are taken for a step that was forgotten."""
 
+MANY_STEPS = 16
+"""So many steps in a row without a gradient are taken for a mistake: one may be the rest of an accumulation, after a
+validation outside no_grad."""
+
 
 class StepWarnings:
     """UserWarnings at the line of the caller's loop: `of_waiting` is called by the stage's forward, `of_nothing` by its
@@ -19,10 +23,14 @@ class StepWarnings:
     def __init__(self) -> None:
         self._warns_of_waiting = self._warns_of_nothing = True
         self._why_evaluated: str | None = None  # the last batch, outside no_grad
+        self._has_trained = False
+        self._num_of_nothing = 0  # in a row
 
     def trained(self) -> None:
         """A batch went forward in training."""
         self._why_evaluated = None
+        self._has_trained = True
+        self._num_of_nothing = 0
 
     def evaluated(self, batch: Batch) -> None:
         """A batch went forward in evaluation."""
@@ -41,7 +49,10 @@ class StepWarnings:
 
     def of_nothing(self) -> None:
         """A step found no gradient."""
-        if self._warns_of_nothing and self._why_evaluated is not None:
+        if self._why_evaluated is None:
+            return
+        self._num_of_nothing += 1
+        if self._warns_of_nothing and (self._num_of_nothing >= MANY_STEPS or not self._has_trained):
             self._warns_of_nothing = False
             warnings.warn(
                 f"stage.optimizer().step() has no gradient of any row to apply: {self._why_evaluated}",

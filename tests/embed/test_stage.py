@@ -808,11 +808,16 @@ class TestStepsOfBatchesThatWereOnlyEvaluated:
         return kit.plan_batches([kit.make_batch(ONE, {"a": [[i], [i + 1]]}, index) for i in range(4)])
 
     @pytest.mark.parametrize("mode", ["direct", "arena"])
-    def test_a_loop_in_evaluation_mode_is_told_once(self, planned, mode):
-        stage = EmbeddingStage(ONE, mode=mode).eval()
+    @pytest.mark.parametrize("has_trained", [False, True])
+    def test_a_loop_in_evaluation_mode_is_told_once(self, planned, mode, has_trained):
+        stage = EmbeddingStage(ONE, mode=mode)
+        if has_trained:
+            stage(planned[0]).sum().backward()
+            stage.step(planned[0])
+        stage.eval()
 
         def steps():
-            for batch in planned:
+            for batch in planned * 8:
                 stage(batch).sum()
                 stage.optimizer().step()
 
@@ -820,7 +825,7 @@ class TestStepsOfBatchesThatWereOnlyEvaluated:
             steps()
         assert len(told) == 1
         assert told[0].filename == __file__
-        assert stage.num_steps == 0
+        assert stage.num_steps == has_trained
 
     def test_a_loop_over_batches_without_plans(self, planned):
         stage = EmbeddingStage(ONE)
@@ -843,3 +848,8 @@ class TestStepsOfBatchesThatWereOnlyEvaluated:
             assert stage.num_steps == 1
             stage(planned[1])
             stage.optimizer().step()  # without backward: see skip
+            for batch in planned[2:]:
+                stage(batch).sum().backward()
+                stage.step(batch)
+                stage.eval()(batch)
+                stage.train().optimizer().step()  # as of the rest of an accumulation, which was none
