@@ -50,7 +50,7 @@ def bench_plan_command(preset: str, json_path: str | None, **options: Any) -> No
 @click.command("plan")
 @optional_dataset_options
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
-@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
+@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.  [1048576]")
 @click.option("--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned, or "auto".')
 @preset_batch_size(8192)
 @click.option("--dim", type=click.IntRange(1), default=16, show_default=True)

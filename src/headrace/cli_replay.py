@@ -29,7 +29,7 @@ from headrace.replay import BatchDigest, Replay, ReplayState
 @click.option("--convention", type=click.Choice(get_args(Convention)), help="Which halves are test and validation.")
 @click.option("--batch-size", type=click.IntRange(1), default=8192, show_default=True)
 @click.option("--window", type=click.IntRange(0), default=32, show_default=True, help="Batches planned ahead (L).")
-@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.")
+@click.option("--capacity", type=click.IntRange(1), help="Rows of the arena of each row layout.  [1048576]")
 @click.option(
     "--hot-rows", type=HotRows(), default="auto", show_default=True, help='Rows pinned in the R chunk, or "auto".'
 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from itertools import islice
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
+from headrace.ingest.nodes.plan_window import DEFAULT_CAPACITY_ROWS
 from headrace.ranks_trace import indexed_preset
 
 
@@ -41,6 +44,22 @@ def test_plans_are_summed_up_saved_read_proved_and_drawn(data, tmp_path) -> None
     assert json.loads(again.stdout) == made
     table = invoke("plan", "--read", saved, "--steps", 1)
     assert "step 0  requested" in table.stdout
+
+
+def test_a_saved_file_has_the_columns_that_the_page_names(data, tmp_path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text()
+    saved = tmp_path / "a.arrow"
+    assert invoke("plan", data, *PLAN, "--out", saved).exit_code == 0
+    table = pa.ipc.open_file(saved).read_all()
+    named = {name.replace("<g>", "0") for name in re.findall(r"`(g<g>\.[a-z_.]+)`", page)}
+    assert {"g0.unique", "g0.slots", "g0.late.evict_slots"} <= named <= set(table.column_names)
+    assert {b"headrace.plan.window", b"headrace.plan.capacity", b"headrace.plan.digest"} <= set(table.schema.metadata)
+    assert len(table["g0.unique"][0].as_py()) == len(table["g0.slots"][0].as_py()) > 0
+
+
+@pytest.mark.parametrize("command", ["plan", "replay"])
+def test_the_help_tells_the_capacity_that_is_taken(command) -> None:
+    assert f"[{DEFAULT_CAPACITY_ROWS}]" in invoke(command, "--help").stdout
 
 
 @pytest.fixture(scope="module")
