@@ -64,4 +64,7 @@ class StepWarnings:
 def _why_evaluated(batch: Batch) -> str:
     if batch.plan is None:
         return "the last batch has no plan, and was scored; batches to train on come from DataLoader(..., train=True)"
-    return "the last batch was evaluated, since the stage is in evaluation mode; call model.train() before training"
+    return (
+        "the last batch was evaluated, since the stage is in evaluation mode; call model.train() before training, or "
+        "leave this step out where the rows are to stay as they are"
+    )
