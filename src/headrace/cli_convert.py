@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any, get_args
 
 import click
 
 from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
+from headrace.cli_inputs import open_data
 from headrace.cli_report import json_option, refuse_given, write_report
 from headrace.formats.convert import DEFAULT_ROW_GROUP_ROWS, OutputForm
 from headrace.formats.convert import convert as convert_files
@@ -67,5 +69,8 @@ def convert(
         write_report(dataclasses.asdict(sorted_log), json_path)
         return
     refuse_given(("run_rows",), "for --history alone")
-    report = convert_files(dataset, one_or_all(data), out, **options, **text_options(dataset, separator))
+    text = text_options(dataset, separator)
+    if json_path is not None and os.path.isfile(json_path):  # for its files alone, before anything is written
+        open_data(dataset, one_or_all(data), schema=options["schema"], labels=options["labels"], **text)
+    report = convert_files(dataset, one_or_all(data), out, **options, **text)
     write_report(dataclasses.asdict(report), json_path)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from headrace.cli_outputs import in_words, note_read
+from headrace.cli_outputs import in_words, note_read, note_read_as
+from headrace.formats.datasets import open_dataset
+from headrace.formats.file_reader import FileReader
 from headrace.formats.files import MANIFEST_NAME, list_files
 
 T = TypeVar("T")
@@ -50,6 +52,17 @@ def dataset_paths(ctx: click.Context, param: click.Parameter, paths: str | tuple
     named = () if paths is None else (paths,) if isinstance(paths, str) else paths
     note_read(ctx, param, (file for path in named for file in _local_files(path)))
     return paths
+
+
+def open_data(dataset: str, paths: Any, **options: Any) -> FileReader[Any]:
+    """:func:`open_dataset` for a command, whose reader may read more files than were named: tables that it joins,
+    columns in files of their own. None of these is overwritten either."""
+    reader = open_dataset(dataset, paths, **options)
+    context = click.get_current_context(silent=True)
+    if context is not None and reader.growing is None:
+        for file in range(len(reader.files)):
+            note_read_as(context, f"beside {os.path.basename(reader.files[file])}", reader.files_of(file))
+    return reader
 
 
 def _local_files(path: str) -> Iterable[str]:

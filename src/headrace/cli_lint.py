@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
+from headrace.cli_inputs import open_data
 from headrace.cli_report import json_option, write_report
-from headrace.formats.datasets import open_dataset
 from headrace.formats.errors import ManifestError
 from headrace.formats.file_reader import FileReader
 from headrace.formats.lint import lint as lint_files
@@ -38,7 +38,7 @@ def lint(
     of_dataset: dict[str, Any] = {"schema": schema, "labels": labels, **text_options(dataset, separator)}
 
     def open_(paths: Any, **options: Any) -> FileReader[Any]:
-        return open_dataset(dataset, paths, **of_dataset, **options)
+        return open_data(dataset, paths, **of_dataset, **options)
 
     of_all = None
     try:

@@ -69,8 +69,12 @@ def _checked(ctx: click.Context, param: click.Parameter, path: str | None, *, wh
 
 def note_read(ctx: click.Context, param: click.Parameter, paths: Iterable[str]) -> None:
     """The command reads these files, so that none of them may be one that it writes: a usage error where one is."""
+    note_read_as(ctx, param.human_readable_name if isinstance(param, click.Argument) else param.opts[0], paths)
+
+
+def note_read_as(ctx: click.Context, name: str, paths: Iterable[str]) -> None:
+    """The same, where `name` says what they are read as."""
     read: dict[str, str] = ctx.meta.setdefault(_READ, {})
-    name = param.human_readable_name if isinstance(param, click.Argument) else param.opts[0]
     for path in paths:
         read.setdefault(os.path.realpath(path), name)
     _refuse_overwriting(ctx)

@@ -9,11 +9,10 @@ import click
 
 from headrace.bench_plan import bench_plan
 from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
-from headrace.cli_inputs import readable
+from headrace.cli_inputs import open_data, readable
 from headrace.cli_outputs import replaceable
 from headrace.cli_plan_ranks import links_option, plan_ranks
 from headrace.cli_report import HotRows, json_option, note, plot_option, preset_batch_size, refuse_given, write_report
-from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Schema
 from headrace.ingest.plan.plan_diff import first_difference, header_differences
@@ -124,7 +123,7 @@ def plan_command(
         plans = load_plans(read)
     else:
         given: dict[str, Any] = {"schema": schema, "dim": dim, "labels": labels, **text_options(dataset, separator)}
-        reader = open_dataset(dataset, one_or_all(data), **given)
+        reader = open_data(dataset, one_or_all(data), **given)
         found = planned(reader, **options)
         plans, fewer = found.plans, fewer_hot_rows(found, options["hot_rows"])
         if fewer is not None:

@@ -9,9 +9,10 @@ from typing import Any, get_args
 import click
 
 from headrace.cli_dataset import dataset_options, one_or_all, refuse_beside_schema, text_options
+from headrace.cli_inputs import open_data
 from headrace.cli_outputs import writable_folder
 from headrace.cli_report import HotRows, json_option, refuse_given, write_report
-from headrace.formats.datasets import dataset_split, open_dataset
+from headrace.formats.datasets import dataset_split
 from headrace.formats.growing import GrowingFolder
 from headrace.formats.schema import Schema
 from headrace.formats.splits import Convention, Split
@@ -99,7 +100,7 @@ def replay(
         if not isinstance(paths, str):
             raise click.UsageError("--follow reads one folder")
         paths = GrowingFolder(path=paths, end_marker=end_marker, poll_s=poll_seconds, max_idle_s=max_idle_seconds)
-    reader = open_dataset(
+    reader = open_data(
         dataset,
         paths,
         schema=schema,

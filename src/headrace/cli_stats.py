@@ -9,9 +9,9 @@ import click
 
 from headrace.cli_dataset import one_or_all, optional_dataset_options, refuse_beside_schema, text_options
 from headrace.cli_feature_stats import count_features, feature_options, feature_table
+from headrace.cli_inputs import open_data
 from headrace.cli_report import json_option, note, plot_option, preset_batch_size, refuse_given, write_report
 from headrace.formats.criteo import criteo_schema
-from headrace.formats.datasets import open_dataset
 from headrace.formats.generate.presets import preset_names
 from headrace.formats.schema import Group, Schema
 from headrace.hot_set_report import HotSetMeter, draw_curves
@@ -98,7 +98,7 @@ def stats_command(
     reader = None
     if data:
         text = text_options(dataset, options["separator"])
-        reader = open_dataset(dataset, one_or_all(data), schema=schema, dim=dim, labels=options["labels"], **text)
+        reader = open_data(dataset, one_or_all(data), schema=schema, dim=dim, labels=options["labels"], **text)
     schema = criteo_schema(dim=dim) if reader is None else reader.schema
     counted = {}
     if reader is not None and features:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from headrace.bench import BLOCK_ROWS, preset_stream, stream_batches
-from headrace.formats.datasets import open_dataset
+from headrace.cli_inputs import open_data
 from headrace.formats.generate.blocks import in_order
 from headrace.formats.schema import table_uid
 from headrace.indexer.bench_contenders import Batch
@@ -69,7 +69,7 @@ def data_trace(
     num_workers: int,
 ) -> Trace:
     """The first whole batches of a dataset's files."""
-    reader = open_dataset(dataset, data, labels=labels)
+    reader = open_data(dataset, data, labels=labels)
     found = reader.schema
     table_of = {table.name: t for t, table in enumerate(found.tables)}
     rows = BatchRows(ReadRows(reader, num_workers=num_workers), batch_size, drop_last=True)

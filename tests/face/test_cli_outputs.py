@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from headrace.cli import main
 from headrace.cli_outputs import replaceable, writable, writable_folder
 from headrace.cli_report import json_option
+from tests.support.taobao_ad_files import real_samples, write_files
 
 
 @click.command()
@@ -165,6 +166,22 @@ def test_no_command_overwrites_what_it_reads(
                 refuses(data, option, path)
         refuses("data", option, "data/manifest.json")
     assert {file.name: file.read_bytes() for file in (tmp_path / "data").iterdir()} == before
+
+
+JOINING = ("plan DATA", "plan DATA --ranks 2", "stats DATA", "replay DATA", "lint DATA", "convert DATA --out OUT")
+
+
+@pytest.mark.parametrize("command", JOINING)
+def test_nor_what_is_joined_with_it(command: str, tmp_path: Path, shared_data: Path) -> None:
+    write_files(tmp_path, real_samples(shared_data)[:20])
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    places = {"DATA": str(tmp_path / "raw_sample.csv"), "OUT": str(tmp_path / "out")}
+    words = [places.get(word, word) for word in command.split()]
+    for side in ("ad_feature.csv", "user_profile.csv"):
+        result = CliRunner().invoke(main, [*words, "--dataset", "taobao-ad-raw", "--json", str(tmp_path / side)])
+        assert result.exit_code == 2, result.output
+        assert "is read (beside raw_sample.csv), and would be overwritten" in result.output
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("option", ["--json", "--out"])
