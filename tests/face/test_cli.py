@@ -131,7 +131,7 @@ def test_a_lack_of_memory_ends_in_one_line(tmp_path, monkeypatch):
     def run_out(*_, **__):
         raise MemoryError("std::bad_alloc")
 
-    monkeypatch.setattr(cli_lint, "open_dataset", run_out)
+    monkeypatch.setattr(cli_lint, "open_data", run_out)
     result = invoke("lint", tmp_path)
     assert result.exit_code == 1
     assert result.output == "Error: MemoryError: there is not enough memory (std::bad_alloc)\n"
