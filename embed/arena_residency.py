@@ -153,6 +153,9 @@ class ArenaResidency:
         for arena in self._arenas:
             arena.flush()
 
+    def rest(self) -> None:
+        self._mover.rest()
+
     def empty(self) -> None:
         emptied = self._emptied if self._run is None else self._run
         try:

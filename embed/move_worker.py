@@ -68,6 +68,13 @@ class MoveWorker:
         self._ready()
         self._desk.drain()
 
+    def rest(self) -> None:
+        if self._thread is None or self._pid != os.getpid():  # in a forked child there is no thread
+            return
+        self._finish_end()
+        if not self._desk.rests(PATIENCE_S):
+            raise TimeoutError(f"rows are still being moved after {PATIENCE_S:g} s")
+
     def drop(self) -> None:
         self._dropped = True
         self._finish_end()

@@ -62,6 +62,10 @@ class Mover(Protocol):
     def drain(self) -> None:
         """Until every submitted job has been fetched and landed."""
 
+    def rest(self) -> None:
+        """Until nothing runs, and nothing will before the next `submit`: the chunks are the caller's alone. An error is
+        kept, and not raised."""
+
     def drop(self) -> None:
         """Forget the jobs that have not begun, and an error. Between two runs: numbers may begin anew.
 
@@ -86,6 +90,9 @@ class InlineMover:
 
     def drain(self) -> None:
         """It is done."""
+
+    def rest(self) -> None:
+        """Nothing runs."""
 
     def drop(self) -> None:
         """Nothing is kept."""

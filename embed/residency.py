@@ -58,6 +58,10 @@ class Residency(Protocol):
     def flush(self) -> None:
         """Make the chunks hold the newest of every row; changes no residency."""
 
+    def rest(self) -> None:
+        """Until no other thread reads or writes the chunks, whatever became of what it did: none does before the next
+        plan."""
+
     def empty(self) -> None:
         """Forget what is resident, without writing it back; the plans of the run that has begun are over."""
 
@@ -100,6 +104,9 @@ class DirectResidency:
 
     def flush(self) -> None:
         """The chunks always hold the newest."""
+
+    def rest(self) -> None:
+        """There is no other thread."""
 
     def empty(self) -> None:
         """Nothing is resident outside the chunks."""

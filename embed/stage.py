@@ -524,6 +524,7 @@ class EmbeddingStage(RowsModule):
         """All of :meth:`load_state_arrays` that may fail is done at the start of the block; the call that it gives does
         the rest, and `also`, which belongs to it. Without it nothing changes."""
         self._settle_to_load()
+        self._residency.rest()  # else the thread that moves rows is met in the stores
         self.check_state_arrays(state)
         over: list[None] = []
 

@@ -343,6 +343,38 @@ class TestErrors:
         assert bits(stage) == bits(other)
 
 
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_state_is_loaded_when_no_row_moves_any_more(self, batches, monkeypatch, fails):
+        """Else the thread is met in the stores, which take one caller at a time."""
+        stage = make_one()
+        train(stage, batches[:1])
+        saved = stage.state_dict()
+        prepare, write, prepared, done = ChunkStore.prepare, ChunkStore.write, threading.Event(), []
+
+        def slow(self, *args, **kwargs):
+            prepared.wait(0.5)
+            done.append("written")
+            if fails:
+                raise Broken(1, 2)
+            write(self, *args, **kwargs)
+
+        def noted(self, *args):
+            prepared.set()
+            done.append("prepared")
+            return prepare(self, *args)
+
+        monkeypatch.setattr(ChunkStore, "write", slow)
+        monkeypatch.setattr(ChunkStore, "prepare", noted)
+        stage(batches[1]).sum().backward()
+        stage.step(batches[1])
+        with contextlib.suppress(Broken):
+            stage(batches[2])  # a row leaves, which this does not wait for
+        stage.load_state_dict(saved)
+        assert done[-1] == "prepared"
+        assert "written" in done
+        stage.close(60)
+
+
 @pytest.fixture
 def new_threads():
     """Threads that move rows and were not there when the test began."""
