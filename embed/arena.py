@@ -120,13 +120,13 @@ class Arena:
 
     def update(self, slots: I64, grads: Tensor, rule: UpdateRule) -> None:
         """One optimizer step on the rows in `slots` (unique), grads float32 [n, dim] where the rows are."""
+        self._table.mark_dirty(slots)  # first: it may be out of memory, and writing back what did not change is no harm
         self._rows.update(slots, grads, rule)
-        self._table.mark_dirty(slots)
 
     def write(self, slots: I64, rows: F32) -> None:
         """Replace the rows in `slots` (unique) by rows float32 [n, dim + state]."""
-        self._rows.write(slots, rows)
         self._table.mark_dirty(slots)
+        self._rows.write(slots, rows)
 
     def settle(self) -> None:
         """What the trainer asks for next comes after every move that was run."""

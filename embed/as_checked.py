@@ -1,4 +1,4 @@
-"""Tensors of a batch that were checked once and are read again by the backward: whether they were changed since."""
+"""Tensors of a batch that were checked once, and that backward and step read again: whether they were changed since."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class AsChecked:
         for name, tensor, version in self._known:
             if tensor._version != version:
                 raise RuntimeError(
-                    f"{name} of the batch was changed in place after stage(batch), whose backward reads it: leave a "
-                    "batch as it is until its step, or work on a copy"
+                    f"{name} of the batch was changed in place after stage(batch), whose backward and step read it: "
+                    "leave a batch as it is until its step, or work on a copy"
                 )

@@ -36,6 +36,11 @@ class Forward:
     rows: tuple[RowGradients, ...]
     sources: tuple[VectorSource, ...]
 
+    def check_as_it_was(self) -> None:
+        """RuntimeError that names what of the batch was changed in place since."""
+        for one in self.bags:
+            one.as_checked.check()
+
     @property
     def trains(self) -> bool:
         """Whether it is part of a training step."""

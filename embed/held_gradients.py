@@ -7,10 +7,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+from torch import Tensor
 
 from headrace.embed.arrays import F32, I64, Bool
 from headrace.indexer.exchange.channel import Channel
 from headrace.ingest.rank_step import RankStep
+
+F64 = npt.NDArray[np.float64]
+
+
+class AsGathered:
+    """Gradients of row layouts, None for none, as they were when they were sent: who adds to them later, or scales
+    them, would do it in vain."""
+
+    def __init__(self, grads: Sequence[Tensor | None]) -> None:
+        self._known = [(grad, None if grad is None else grad._version) for grad in grads]
+
+    def check(self, grads: Sequence[Tensor | None]) -> None:
+        """RuntimeError unless `grads` are these, as they were."""
+        for (known, version), grad in zip(self._known, grads, strict=True):
+            if grad is not known or (grad is not None and grad._version != version):
+                raise RuntimeError(
+                    "gradients were added or scaled after clip_grad_norm_, which over ranks has sent those of before "
+                    "to their owners: call it after the last backward, and after scaler.unscale_, right before the "
+                    "step; stage.optimizer().zero_grad() drops what was sent"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,23 +41,30 @@ class HeldGradients:
 
     `cold` are (positions int64 [n] in what is owned, sums float32 [n, dim]), `cold_trained` bool [n] is False for rows
     of frozen tables; `hot` are float32 [touched, dim] (None without R), the same on all ranks, and `hot_own` int64
-    those that this rank owns and trains: each row of all is counted by its owner alone.
+    those that this rank owns and trains: each row of all is counted by its owner alone. `of` are the gradients of this
+    rank's batch that they are sums of.
     """
 
     step: RankStep
+    of: AsGathered
     cold: Sequence[tuple[I64, F32]]
     cold_trained: Sequence[Bool]
     hot: Sequence[F32 | None]
     hot_own: Sequence[I64]
 
-    def total_norm(self, norm_type: float, others: float, channel: Channel, *, max_norm: float) -> float:
-        """The norm of the gradients of all ranks' rows together with a norm `others` that is the same on all ranks.
-
-        Added up in double precision, in the order of the ranks: the same number on all of them. RuntimeError where
-        `others`, or what the caller clips by, differs between ranks.
-        """
+    def told_norms(self, norm_type: float, others: float, channel: Channel, *, max_norm: float) -> F64:
+        """float64 [W, 4], a row from each rank: what its own rows add to the norm, the norm `others` of what is not of
+        rows and the same on all ranks, and what the caller clips by."""
         mine = np.array([self._part(norm_type), others, max_norm, norm_type])
-        told = channel.all_gather(mine, f"the norm of its gradients of step {self.step.step}")
+        return channel.all_gather(mine, f"the norm of its gradients of step {self.step.step}")
+
+    @staticmethod
+    def total_norm(told: F64, norm_type: float) -> float:
+        """The norm of the gradients of all ranks' rows together with the others, from what :meth:`told_norms` gave.
+
+        Added up in double precision, in the order of the ranks: the same number on all of them. RuntimeError where the
+        norm of the others, or what the caller clips by, differs between ranks.
+        """
         other = np.flatnonzero(~np.isclose(told[:, 1], told[0, 1], rtol=1e-3, atol=0.0, equal_nan=True)).tolist()
         if other:
             raise RuntimeError(
@@ -66,5 +95,5 @@ class HeldGradients:
         return float(np.max(powers) if math.isinf(norm_type) else np.sum(powers)) if powers else 0.0
 
 
-def _powers(sizes: np.ndarray[tuple[int, ...], np.dtype[np.float64]], norm_type: float) -> float:
+def _powers(sizes: F64, norm_type: float) -> float:
     return float(sizes.max() if math.isinf(norm_type) else np.sum(sizes**norm_type))

@@ -38,8 +38,37 @@ class ReplicaChanges:
     bytes_sent: int = 0
 
 
+class _Homes:
+    """Whose row is in each slot of a layout, -1 before the first; of the rows that this rank owns also which."""
+
+    def __init__(self) -> None:
+        self.owners = np.empty(0, np.int64)
+        self.keys = RowKeys.zeros(0)
+
+    def grow(self, num_slots: int) -> None:
+        more = num_slots - len(self.owners)
+        if more > 0:
+            self.owners = np.concatenate([self.owners, np.full(more, -1)])
+            self.keys = self.keys.joined(RowKeys.zeros(more))
+
+    def note(self, hot: HotRows, rank: int) -> None:
+        """The rows that enter."""
+        ends = np.cumsum(hot.entering_counts)
+        self.owners[hot.entering] = np.repeat(np.arange(len(ends)), hot.entering_counts)
+        mine = hot.entering[ends[rank] - hot.entering_counts[rank] : ends[rank]]
+        self.keys.put(mine, _row_keys(hot.entering_rows, hot.entering_keys))
+
+    def slots_by_owner(self, world_size: int) -> list[I64]:
+        """For each rank the slots that hold a row of it, ascending."""
+        return [np.flatnonzero(self.owners == rank) for rank in range(world_size)]
+
+
 class HotReplicas:
-    """Replicas float32 [slots, dim + state] of each row layout."""
+    """Replicas float32 [slots, dim + state] of each row layout.
+
+    A row that is replaced at home is another than its replicas: after :meth:`renew` all come anew, before the next one
+    is read.
+    """
 
     def __init__(
         self,
@@ -54,6 +83,8 @@ class HotReplicas:
         self._stores, self._residency = stores, residency
         self._frozen, self._threads = frozen, threads
         self._rows = [np.zeros((0, store.width), np.float32) for store in stores]
+        self._homes = [_Homes() for _ in stores]
+        self._renews = False
         self.changes = ReplicaChanges()
 
     @property
@@ -61,8 +92,23 @@ class HotReplicas:
         """The replicas by slot; free slots hold what was there before."""
         return self._rows
 
+    @property
+    def are_to_renew(self) -> bool:
+        """Whether :meth:`renew` has something to do; the same on all ranks."""
+        return not self._renews and any((homes.owners >= 0).any() for homes in self._homes)
+
+    def renew(self) -> None:
+        """The rows that replicas are of are about to be replaced at home. On all ranks."""
+        self._renews = True
+
+    def begin_run(self) -> None:
+        """R of a new run is empty."""
+        self._homes = [_Homes() for _ in self._stores]
+        self._renews = False
+
     def enter(self, step: RankStep) -> None:
         """Get the rows that enter R before `step` from their owners."""
+        self._bring_up_to_date(step)
         hots = [(g, group.hot) for g, group in enumerate(step.groups) if group.hot is not None]
         entering = [(g, hot) for g, hot in hots if len(hot.entering)]
         if not entering:
@@ -80,14 +126,33 @@ class HotReplicas:
         if hot.num_slots > len(self._rows[g]):
             more = np.zeros((hot.num_slots - len(self._rows[g]), store.width), np.float32)
             self._rows[g] = np.concatenate([self._rows[g], more])
-        came = np.empty((len(hot.entering), store.width), np.float32)
-        parts = np.split(came, np.cumsum(hot.entering_counts)[:-1])
-        self._residency.flush()
         keys = _row_keys(hot.entering_rows, hot.entering_keys)
+        by_owner = np.split(hot.entering, np.cumsum(hot.entering_counts)[:-1])
+        self._bring(g, by_owner, keys, step, f"the rows that enter R at step {step.step}")
+        self._homes[g].grow(len(self._rows[g]))
+        self._homes[g].note(hot, step.rank)
+
+    def _bring(self, g: int, by_owner: Sequence[I64], keys: RowKeys, step: RankStep, what: str) -> None:
+        """Fill slots with rows from their owners; `keys` are those of this rank, in the order of its slots."""
+        store = self._stores[g]
+        came = np.empty((sum(map(len, by_owner)), store.width), np.float32)
+        parts = np.split(came, np.cumsum([len(slots) for slots in by_owner])[:-1])
+        self._residency.flush()
         store.read(*keys, parts[step.rank], threads=self._threads)
         channel = self._communicator.channel("entering", step.run)
-        channel.all_to_all([parts[step.rank]] * step.world_size, parts, f"the rows that enter R at step {step.step}")
-        self._rows[g][hot.entering] = came
+        channel.all_to_all([parts[step.rank]] * step.world_size, parts, what)
+        self._rows[g][np.concatenate(by_owner)] = came
+
+    def _bring_up_to_date(self, step: RankStep) -> None:
+        """What :meth:`renew` has asked for. Replicas of rows that have left R come too, which nobody reads."""
+        if not self._renews:
+            return
+        for g, homes in enumerate(self._homes):
+            by_owner = homes.slots_by_owner(step.world_size)
+            mine = homes.keys.take(by_owner[step.rank])
+            self._bring(g, by_owner, mine, step, f"the rows of R that were replaced before step {step.step}")
+            self.changes.bytes_sent += len(mine.locations) * self._stores[g].width * 4 * (step.world_size - 1)
+        self._renews = False
 
     def gather(self, step: RankStep, inbox: Sequence[F32]) -> None:
         """Fill the ends of the inboxes with the hot rows of the batch."""
@@ -115,6 +180,7 @@ class HotReplicas:
 
     def apply(self, step: RankStep, sums: Sequence[F32 | None], rules: Sequence[UpdateRule]) -> None:
         """One update of every row that any rank touched, with what `reduce` gave."""
+        self._bring_up_to_date(step)
         for g, (group, part, rule) in enumerate(zip(step.groups, sums, rules, strict=True)):
             if group.hot is not None and part is not None:
                 self._update(g, group.hot, part, rule)
@@ -131,20 +197,19 @@ class HotReplicas:
             for rows, hot in zip(own, hots, strict=True)
         ]
 
-    def check(self, step: RankStep) -> None:
-        """RuntimeError, on all ranks, unless the replicas are the same bits everywhere."""
+    def differing(self, step: RankStep) -> list[int]:
+        """Ranks whose replicas are not those of rank 0, bit for bit."""
         held = [0 if group.hot is None else group.hot.num_slots for group in step.groups]
         if not any(held):
-            return
+            return []
         digest = hashlib.blake2b(digest_size=16)
         for rows, num_slots in zip(self._rows, held, strict=True):
             digest.update(rows[:num_slots].tobytes())
         channel = self._communicator.channel("hot", step.run)
         mine = np.frombuffer(digest.digest(), np.uint8)
         digests = channel.all_gather(mine, f"the digest of its replicas at step {step.step}")
-        other = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
-        if other:
-            raise RuntimeError(f"after step {step.step} the replicas of ranks {other} differ from those of rank 0")
+        other: list[int] = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
+        return other
 
     def _update(self, g: int, hot: HotRows, grads: F32, rule: UpdateRule) -> None:
         trained = np.ones(len(hot.touched), np.bool_)

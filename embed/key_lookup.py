@@ -102,8 +102,8 @@ def find_rows(
         return _by_table(index.lookup(columns), names, columns, uids, groups)
     index.claim_writer(owner)
     try:
-        found = index.index(columns)
         try:
+            found = index.index(columns)
             rows = _by_table(found, names, columns, uids, groups)
             if found.ticket is not None:
                 index.commit(found.ticket)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,11 +83,12 @@ class PendingGradients:
         self._changed()
 
     def let_go(self) -> None:
-        """Keep what was collected; its rows may leave the slots of their plan. What comes yet is late."""
+        """Keep what was collected; its rows may leave the slots of their plan, and the batch's memory may get other
+        values. What comes yet is late."""
         self._fold()
         self._listen()
         self._collecting = None
-        self._kept = [r if r is None or r.slots is None else replace(r, slots=None) for r in self._kept]
+        self._kept = [None if r is None else r.lasting() for r in self._kept]
         self._changed()
 
     def check_pass_by(self, batch: BatchKey) -> None:
@@ -199,6 +199,12 @@ class PendingGradients:
         return batch == self._batch
 
     @property
+    def has_some_of_last(self) -> bool:
+        """Whether the batch that collects has given gradients that wait."""
+        collected = any(r is not None and r.leaf.grad is not None for r in self._collecting or ())
+        return collected or self._batch in self._batches
+
+    @property
     def expects_some(self) -> bool:
         """Whether a backward of the last forward would give gradients."""
         return any(r is not None and len(r.leaf) > 0 and r.leaf.requires_grad for r in self._collecting or ())
@@ -284,7 +290,7 @@ class PendingGradients:
                 "forward, a backward and a step of its own"
             )
         if all(one.rows.leaf is not late.rows.leaf for one in self._late):
-            self._late.append(late)
+            self._late.append(late._replace(rows=late.rows.lasting()))
         self._changed()
 
     def _leaves(self) -> list[list[Tensor]]:

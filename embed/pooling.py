@@ -73,7 +73,8 @@ def bags_of(
         raise ValueError(f"{len(tables)} tables for {len(occurrences[1]) - 1} unique rows")
     if by_row:
         _pool.check_occurrences(*occurrences, len(arrays[0]), threads)
-    names = ("query_ids", "offsets", "weights", *(("positions", "position_offsets") if by_row else ()))
+    of_rows = ("locations", "unique_ids", "unique_tables", "missing")  # which the step goes by
+    names = ("query_ids", "offsets", "weights", *(("positions", "position_offsets") if by_row else ()), *of_rows)
     as_checked = AsChecked({name: getattr(group, name) for name in names})
     return Bags(layout, *arrays, weights, *occurrences, one_hot, as_checked)
 

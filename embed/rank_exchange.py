@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headrace.embed import _pool
 from headrace.embed._rows import RowSource, SlotRows, SlotSource
@@ -26,25 +27,32 @@ from headrace.embed.arrays import F32, I64, U32, Bool
 from headrace.embed.chunk_store import ChunkStore
 from headrace.embed.finite import first_not_finite, key_name
 from headrace.embed.finite_over_ranks import raise_finding
-from headrace.embed.held_gradients import HeldGradients
+from headrace.embed.held_gradients import AsGathered, HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.optimizers import UpdateRule
 from headrace.embed.options_check import check_options
 from headrace.embed.residency import Residency
 from headrace.embed.row_keys import RowKeys
+from headrace.embed.slot_table import PlanError
 from headrace.embed.whole_exchange import WholeExchange, whole
 from headrace.embed.wire import Arrival, Wire, WireType
 from headrace.formats.schema import Schema
 from headrace.indexer.exchange.channel import Channel, Posts
 from headrace.indexer.exchange.communicator import Communicator
+from headrace.indexer.exchange.errors import RankMismatchError
 from headrace.ingest.rank_step import OwnedRows, RankGroup, RankStep, RankSteps, UrgentRows, by_rank
 from headrace.ingest.step_plan import StepPlan
+
+_REPLACING = (
+    "the replacing of rows (all ranks call load_state_dict, restore, forget_rows, import_table and what else replaces "
+    "rows, at the same place)"
+)
 
 _OF_EVALUATION = ("evaluated", "node_evaluated", "finite_evaluated")
 """Of its own: what a rank that alone evaluates, or alone clips ("held"), sends is never taken for something else."""
 
 _PURPOSES = (
-    *("rows", "gradients", "deferred", "held", "hot", "entering", "node_rows", "node_gradients", "finite"),
+    *("rows", "gradients", "deferred", "held", "hot", "entering", "node_rows", "node_gradients", "finite", "replaced"),
     *_OF_EVALUATION,
 )
 
@@ -103,8 +111,10 @@ class RankExchange(WholeExchange):
         self._beyond_wire = None
         if plan is not None:
             self._begin(now)
+            with self.stands(PlanError):
+                self._residency.enter(plan, [owned_keys(group.owned) for group in now.owning])
+            self._last_step = now.step
             ahead, self._ahead = self._ahead, None
-            self._residency.enter(plan, [owned_keys(group.owned) for group in now.owning])
             self.hot.enter(now)
         else:
             self._evaluate(now.run)
@@ -135,6 +145,7 @@ class RankExchange(WholeExchange):
     def skip(self, steps: RankSteps) -> None:
         """Pass a step by without training on it: rows that enter R with it still do."""
         self._begin(steps.now)
+        self._last_step = steps.now.step
         self.settle()
         self.drop_held()
         self.hot.enter(steps.now)
@@ -143,25 +154,42 @@ class RankExchange(WholeExchange):
         """Leave the channels of the run before. RuntimeError for a step behind one that never came here."""
         run, expected = step.run, self._last_step + 1 if step.run == self._run else 0
         if step.step > expected:
-            raise RuntimeError(
-                f"the batch of step {step.step}, but that of step {expected} was not passed to the stage on this rank: "
-                "over ranks each calls stage(batch) and stage.step(batch), or stage.skip(batch), for every batch that "
-                "its loader gives, also for one without rows"
-            )
-        self._last_step = step.step
-        if run != self._run and self._run is not None:
+            with self.stands(RuntimeError):
+                raise RuntimeError(
+                    f"the batch of step {step.step}, but that of step {expected} was not passed to the stage on this "
+                    "rank: over ranks each calls stage(batch) and stage.step(batch), or stage.skip(batch), for every "
+                    "batch that its loader gives, also for one without rows"
+                )
+        if run == self._run:
+            return
+        if self._run is not None:
             self.settle()
             self._communicator.close_run(self._run, _PURPOSES)
-            ahead, self._ahead = self._ahead, None
-            if ahead is not None:
-                self._give_up(ahead)
-        self._run = run
+            self._give_up_ahead()
+            self.hot.begin_run()
+        self._run, self._last_step = run, -1
+
+    def renew(self) -> None:
+        """Rows are about to be replaced: those that were sent ahead of a step, and the replicas of R, are got anew with
+        the step to come. On all ranks, where there are any; else there is nothing to do."""
+        if self._ahead is None and not self.hot.are_to_renew:
+            return
+        with self.whole("replacing rows"):
+            channel = self._communicator.channel("replaced", self._run or 0)
+            channel.all_gather(np.zeros(1, np.uint8), _REPLACING)
+            self._give_up_ahead()
+            self.hot.renew()
 
     def _evaluate(self, run: int) -> None:
         """Give the channels of the evaluation before this one back: between two of its batches nothing is under way."""
         before, self._evaluated = self._evaluated, run
         if before is not None and before not in (run, self._run):
             self._communicator.release_run(before, _OF_EVALUATION)
+
+    def _give_up_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._give_up(ahead)
 
     def _give_up(self, ahead: tuple[RankStep, list[Arrival]]) -> None:
         """Leave the inbox of a step that does not come to what is under way to it: it may come at any time."""
@@ -240,9 +268,6 @@ class RankExchange(WholeExchange):
         :meth:`collect` has.
         """
         step, following = steps.now, steps.following
-        checks = self._check_every > 0 and (step.step + 1) % self._check_every == 0
-        if checks:  # before anything is updated
-            check_options(self._communicator.channel("hot", step.run), step.step, self._schema, rules, self._frozen)
         held, self._held = self._held, None
         if held is not None and held.step is step:
             self.hot.apply(step, held.hot, rules)
@@ -254,14 +279,35 @@ class RankExchange(WholeExchange):
         for g, ((rows, total), group, rule) in enumerate(zip(cold, step.owning, rules, strict=True)):
             slots = self._residency.slots(plan, g)
             self._update(g, owned_keys(group.owned).take(rows), total, rule, None if slots is None else slots[rows])
-        if checks:
-            self.hot.check(step)
         self._communicator.activity.did(f"stage.step of step {step.step}")
+        if self._checks_at(step):
+            self._check_replicas(step)
+
+    def _checks_at(self, step: RankStep) -> bool:
+        return self._check_every > 0 and (step.step + 1) % self._check_every == 0
+
+    @whole("stage.step")
+    def check_options(self, step: RankStep, rules: Sequence[UpdateRule]) -> None:
+        """RankMismatchError, on all ranks, where a step at which they are compared is made with other options on some;
+        nothing has changed."""
+        if self._checks_at(step):
+            channel = self._communicator.channel("hot", step.run)
+            with self.stands(RankMismatchError):
+                check_options(channel, step.step, self._schema, rules, self._frozen)
+
+    def _check_replicas(self, step: RankStep) -> None:
+        """RuntimeError, on all ranks, unless the replicas are the same bits everywhere."""
+        other = self.hot.differing(step)
+        if other:
+            with self.stands(RuntimeError):
+                raise RuntimeError(f"after step {step.step} the replicas of ranks {other} differ from those of rank 0")
 
     @whole("clip_grad_norm_")
-    def hold(self, steps: RankSteps, grads: Sequence[F32 | None], *, alike: bool = False) -> HeldGradients:
-        """Send all gradients, as :meth:`apply` does, and keep the sums for it: none is put off. All ranks alike.
-        `alike` as for :meth:`collect`."""
+    def hold(
+        self, steps: RankSteps, grads: Sequence[F32 | None], of: AsGathered, *, alike: bool = False
+    ) -> HeldGradients:
+        """Send all gradients, those that `of` knows, as :meth:`apply` does, and keep the sums for it: none is put off.
+        All ranks alike. `alike` as for :meth:`collect`."""
         if not self.holds(steps.now):
             step = steps.now
             self.collect(step, grads, "held", alike=alike)
@@ -271,13 +317,18 @@ class RankExchange(WholeExchange):
                 ~np.isin(group.owned.keys.tables[rows], self._frozen)
                 for group, (rows, _) in zip(step.owning, cold, strict=True)
             ]
-            self._held = HeldGradients(step, cold, trained, hot, self.hot.own_trained(step))
+            self._held = HeldGradients(step, of, cold, trained, hot, self.hot.own_trained(step))
         assert self._held is not None
         return self._held
 
     def holds(self, step: RankStep) -> bool:
         """Whether :meth:`hold` has gathered the gradients of `step`."""
         return self._held is not None and self._held.step is step
+
+    def check_held(self, step: RankStep, grads: Sequence[Tensor | None]) -> None:
+        """RuntimeError if :meth:`hold` has gathered others of `step` than `grads`, which would be lost."""
+        if self._held is not None and self._held.step is step:
+            self._held.of.check(grads)
 
     def drop_held(self) -> None:
         """Forget what :meth:`hold` and :meth:`collect` have gathered."""
@@ -314,7 +365,14 @@ class RankExchange(WholeExchange):
             if at is not None and error is None:
                 name = key_name(self._schema, owned_keys(outer.owned), at)
                 error = self.wire.too_large(f"gradient, summed over the ranks of this node, of {name}")
-        raise_finding(self.finite_channel(step) if alike else None, error, f"{_gradients_of(step)} in this node")
+        self.raise_finding(self.finite_channel(step) if alike else None, error, f"{_gradients_of(step)} in this node")
+
+    def raise_finding(self, channel: Channel | None, found: str | None, what: str, *, trains: bool = True) -> None:
+        """:func:`raise_finding`. Where one rank alone raises it in training, the others wait for what it does not
+        send: it cannot go on."""
+        kinds = () if channel is None and trains else (FloatingPointError,)
+        with self.stands(*kinds):
+            raise_finding(channel, found, what, trains=trains)
 
     def beyond_wire(self, step: RankStep, grads: Sequence[F32 | None]) -> tuple[int, int] | None:
         """(layout, unique row of the batch) of the first gradient that goes to another rank and that the wire turns

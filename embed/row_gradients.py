@@ -23,12 +23,18 @@ class RowGradients:
 
     `leaf` float32 [n, dim] stands for the rows in autograd and in the parameter groups of the optimizer: ``leaf.grad``
     is the gradient, or None; its values are NaN and never read. `slots` int64 [n] is where the plan of the batch has
-    put the rows in the arena, None if that is not known.
+    put the rows in the arena, None if that is not known. `lasts`: the keys are not in memory of a batch, whose owner
+    may use it for something else once another batch goes forward.
     """
 
     keys: RowKeys
     leaf: Tensor
     slots: I64 | None = None
+    lasts: bool = False
+
+    def lasting(self) -> RowGradients:
+        """These rows, where no plan's slots and no batch's memory are known any more."""
+        return self if self.lasts else RowGradients(self.keys.copied(), self.leaf, lasts=True)
 
     @property
     def grad(self) -> F32 | None:

@@ -22,6 +22,10 @@ class RowKeys(NamedTuple):
         """The rows at the positions `at`, or where it is True."""
         return RowKeys(self.locations[at], self.ids[at], self.tables[at], self.missing[at])
 
+    def copied(self) -> RowKeys:
+        """The same rows in memory of their own."""
+        return RowKeys(*(part.copy() for part in self))
+
     def joined(self, other: RowKeys) -> RowKeys:
         """These rows, then those of `other`."""
         return RowKeys(
@@ -30,6 +34,15 @@ class RowKeys(NamedTuple):
             np.concatenate([self.tables, other.tables]),
             np.concatenate([self.missing, other.missing]),
         )
+
+    def put(self, at: I64, rows: RowKeys) -> None:
+        """Make `rows` those at the positions `at`."""
+        self.locations[at], self.ids[at], self.tables[at], self.missing[at] = rows
+
+    @staticmethod
+    def zeros(n: int) -> RowKeys:
+        """n rows, to be filled in."""
+        return RowKeys(np.zeros(n, np.uint64), np.zeros(n, np.uint64), np.zeros(n, np.uint32), np.zeros(n, np.bool_))
 
     @staticmethod
     def of(group: BatchGroup) -> RowKeys:

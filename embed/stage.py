@@ -23,7 +23,7 @@ from headrace.embed.forward_rows import (
     find_rows,
     read_vectors,
 )
-from headrace.embed.held_gradients import HeldGradients
+from headrace.embed.held_gradients import AsGathered, HeldGradients
 from headrace.embed.index_binding import IndexBinding, serial_of
 from headrace.embed.initializer import Initializer, check_seed, initial_vectors
 from headrace.embed.kernels import KernelsName, NativeKernels
@@ -36,7 +36,14 @@ from headrace.embed.row_gradients import with_gradients
 from headrace.embed.row_keys import RowKeys
 from headrace.embed.rows_module import RowsModule
 from headrace.embed.stage_optimizer import StageOptimizer
-from headrace.embed.stage_over_ranks import check_vectors_alike, enter_from_owners, facts_of, gradients_to_send
+from headrace.embed.stage_over_ranks import (
+    check_over_ranks,
+    check_vectors_alike,
+    enter_from_owners,
+    facts_of,
+    gradients_to_send,
+    grads_of,
+)
 from headrace.embed.stage_parts import Capacity, Mode, check_device, make_parts, make_store
 from headrace.embed.stage_state import load_stage_state, stage_state
 from headrace.embed.step_times import StepTimes
@@ -353,6 +360,7 @@ class EmbeddingStage(RowsModule):
         key = (plan.run, plan.step)
         self._pending.check_pass_by(key)
         if not self._pending.is_of(key):
+            self._check_as_it_was()
             self._pending.let_go()  # its rows may leave their slots
             self._check_no_gradients_over_ranks()
         self._residency.skip(plan)
@@ -372,12 +380,14 @@ class EmbeddingStage(RowsModule):
         last = self._last
         if self._exchange is None or last is None or last.batch.ranks is None:
             raise RuntimeError("there are no gradients of a batch over ranks: call stage(batch) in training first")
-        steps, kept = last.batch.ranks, self._pending.kept()
-        check = self.check_finite
-        with self._exchange.whole("clip_grad_norm_"):
-            grads = gradients_to_send(self._exchange, last, kept, self.schema, check_finite=check, to_apply=False)
-            held, channel = self._exchange.hold(steps, grads, alike=check), self._exchange.norm_channel(steps.now)
-            return held, held.total_norm(norm_type, others, channel, max_norm=max_norm)
+        steps, kept, exchange, check = last.batch.ranks, self._pending.kept(), self._exchange, self.check_finite
+        exchange.check_held(steps.now, grads_of(kept))
+        with exchange.whole("clip_grad_norm_"):
+            grads = gradients_to_send(exchange, last, kept, self.schema, check_finite=check, to_apply=False)
+            held = exchange.hold(steps, grads, AsGathered(grads_of(kept)), alike=check)
+            told = held.told_norms(norm_type, others, exchange.norm_channel(steps.now), max_norm=max_norm)
+            with exchange.stands(RuntimeError):
+                return held, held.total_norm(told, norm_type)
 
     def add_gradients(self, parts: Iterable[tuple[int, RowKeys, F32]]) -> None:
         """Add what the next step applies, for loops without autograd: of each part (group, rows, grads float32
@@ -450,6 +460,7 @@ class EmbeddingStage(RowsModule):
         self._settle()
         if rows.shape != (len(keys.locations), self.stores[group].width):
             raise ValueError(f"rows of shape {rows.shape} for {len(keys.locations)} of {self.stores[group].width}")
+        self._renew_over_ranks()
         self._residency.write(group, keys, rows)
 
     def forget_rows(self, group: int, locations: U64) -> None:
@@ -473,6 +484,7 @@ class EmbeddingStage(RowsModule):
             raise RuntimeError("gradients wait for a step: over ranks rows are forgotten after it")
         self._residency.flush()
         self._check_layout_of(group, locations[locations != ABSENT])
+        self._renew_over_ranks()
         self._residency.empty()
         self._last = None
         self._pending.let_go()
@@ -526,6 +538,7 @@ class EmbeddingStage(RowsModule):
         self._settle_to_load()
         self._residency.rest()  # else the thread that moves rows is met in the stores
         self.check_state_arrays(state)
+        self._renew_over_ranks()
         over: list[None] = []
 
         def load() -> None:
@@ -549,6 +562,7 @@ class EmbeddingStage(RowsModule):
             self._last = None
             self._num_replaced += 1
             self._pending.clear()
+            self._drop_held()
             self._index.free()
             for one in replace:
                 one()
@@ -595,24 +609,25 @@ class EmbeddingStage(RowsModule):
         self._check_whole()
         plan = batch.plan if self.training else None
         last = self._last
-        if plan is not None and self._pending.collects and last is not None and _is_same(last.batch, batch):
-            for one in last.bags:
-                one.as_checked.check()
+        if plan is not None and self._pending.collects and last is not None and self._is_same(last.batch, batch):
+            last.check_as_it_was()
             return last
         if plan is not None:
             self._times.begin_step()
         with self._times.of_training("gather", plan is not None):
             bags, keys = checked_bags(batch, self.schema, self.layout.groups, self._kernels)
             self._check_places(batch)
+            check_over_ranks(self._exchange, batch)
             self._index.bind(batch.index_serial, _THIS_BATCH)
-        over_ranks = self._exchange is not None or batch.ranks is not None
         if plan is None:
             self.flush()
         else:
             with self._times.of("update"):
+                self._check_as_it_was()
                 self._pending.let_go()  # also if the batch is refused, which may move rows
             self._warnings.of_waiting(self._pending.num_batches)
-            if not over_ranks:
+            self._check_no_gradients_over_ranks()
+            if self._exchange is None:
                 self._residency.enter(plan, keys)
         with nullcontext() if self._exchange is None else self._exchange.whole("stage(batch)"):
             return self._enter(batch, bags, keys, plan)
@@ -620,10 +635,8 @@ class EmbeddingStage(RowsModule):
     def _enter(self, batch: Batch, bags: tuple[Bags, ...], keys: Sequence[RowKeys], plan: StepPlan | None) -> Forward:
         """All of a forward that other ranks take part in, to what is remembered of it."""
         with self._times.of_training("gather", plan is not None):
-            if self._exchange is not None or batch.ranks is not None:
-                if plan is not None:
-                    self._check_no_gradients_over_ranks()
-                rows, sources = enter_from_owners(self._exchange, batch, keys, plan, self.layout.groups)
+            if self._exchange is not None and batch.ranks is not None:
+                rows, sources = enter_from_owners(self._exchange, batch.ranks, keys, plan, self.layout.groups)
                 forward = Forward(batch, bags, tuple(rows), tuple(sources))
             else:
                 forward = find_rows(batch, bags, keys, plan, self._residency, self._kernels)
@@ -648,6 +661,7 @@ class EmbeddingStage(RowsModule):
 
     def _apply_over_ranks(self, exchange: RankExchange) -> None:
         """Every rank takes part, with or without gradients of its own, once a batch that went forward."""
+        exchange.check_whole()
         last = self._last
         if last is None or last.batch.ranks is None or last.batch.plan is None:
             return
@@ -658,7 +672,9 @@ class EmbeddingStage(RowsModule):
             )
         rules = self._optimizer.rules()
         kept = self._pending.kept()
+        exchange.check_held(last.batch.ranks.now, grads_of(kept))
         with exchange.whole("stage.step"):
+            exchange.check_options(last.batch.ranks.now, rules)
             grads = gradients_to_send(exchange, last, kept, self.schema, check_finite=self.check_finite)
             self._pending.take()
             self._last = None
@@ -672,6 +688,15 @@ class EmbeddingStage(RowsModule):
         if self._exchange is not None:
             self._exchange.settle(_TO_READ_ROWS)
 
+    def _renew_over_ranks(self) -> None:
+        """Rows are about to be replaced: over ranks copies of them are under way, or are kept."""
+        if self._exchange is not None:
+            self._exchange.renew()
+
+    def _drop_held(self) -> None:
+        if self._exchange is not None:
+            self._exchange.drop_held()
+
     def _settle_to_load(self) -> None:
         """:meth:`_settle`, also where the rows are no good."""
         if self._half_done is None:
@@ -684,6 +709,21 @@ class EmbeddingStage(RowsModule):
                 "(stage.load_state_dict, or headrace.load_run(path).restore(...))"
             )
 
+    def _is_same(self, last: Batch, batch: Batch) -> bool:
+        """Whether `batch`, which may be a copy with other labels, is the one that went forward: of its plan, with its
+        ids and weights."""
+        if last is batch:
+            return True
+        if last.plan is not batch.plan:
+            return False
+        check_batch(batch, self.schema, self.device)
+        return all(a is b for a, b in zip(last.groups, batch.groups, strict=True))
+
+    def _check_as_it_was(self) -> None:
+        """RuntimeError if the last batch has gradients that wait, and was changed in place since."""
+        if self._last is not None and self._pending.has_some_of_last:
+            self._last.check_as_it_was()
+
     def _check_places(self, batch: Batch) -> None:
         if batch.looked_up is not None and batch.looked_up < self._forgot:
             raise RuntimeError(
@@ -694,8 +734,7 @@ class EmbeddingStage(RowsModule):
     def _drop_pending(self) -> None:
         """What ``optimizer().zero_grad()`` does."""
         self._pending.zero()
-        if self._exchange is not None:
-            self._exchange.drop_held()
+        self._drop_held()
 
     def _apply_pending(self) -> None:
         """What ``optimizer().step()`` does."""
@@ -707,6 +746,7 @@ class EmbeddingStage(RowsModule):
             self._warnings.of_nothing()
             return
         rules = self._optimizer.rules()
+        self._check_as_it_was()
         if self.check_finite:
             check_finite_gradients(self._pending.kept(), self._last, self.schema)
         with self._times.of("update"):
@@ -725,14 +765,10 @@ class EmbeddingStage(RowsModule):
                 self._last = None
                 self._optimizer.num_steps += 1
                 self._half_done = None
+        self._warnings.stepped()
         self._times.end_step()
 
 
 def _is_split(last: StepPlan | None, plan: StepPlan) -> bool:
     """Whether both are of one step, and of other rows of its batch."""
     return last is not None and last is not plan and (last.run, last.step) == (plan.run, plan.step)
-
-
-def _is_same(last: Batch, batch: Batch) -> bool:
-    """Whether `batch` is the one that went forward: of its plan, with its ids and weights."""
-    return last.plan is batch.plan and all(a is b for a, b in zip(last.groups, batch.groups, strict=True))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from headrace.embed._rows import RowSource
 from headrace.embed.arrays import F32
 from headrace.embed.finite import key_name, use_of
-from headrace.embed.finite_over_ranks import raise_finding
 from headrace.embed.forward_rows import Forward, check_finite_gradients, check_finite_vectors
 from headrace.embed.layout import GroupLayout
 from headrace.embed.rank_exchange import RankExchange
@@ -19,6 +19,7 @@ from headrace.embed.row_keys import RowKeys
 from headrace.formats.schema import Schema
 from headrace.ingest.batch import Batch
 from headrace.ingest.nodes.index_ranks import schema_fact
+from headrace.ingest.rank_step import RankSteps
 from headrace.ingest.step_plan import StepPlan
 
 if TYPE_CHECKING:
@@ -47,22 +48,23 @@ def _optimizer_by_table(stage: EmbeddingStage) -> dict[str, dict[str, object]]:
     return {table: one for group, one in zip(groups, options, strict=True) for table in group["tables"]}
 
 
+def check_over_ranks(exchange: RankExchange | None, batch: Batch) -> None:
+    """ValueError where only one of loader and stage is over ranks."""
+    if (exchange is None) != (batch.ranks is None):
+        raise ValueError(
+            "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same communicator"
+        )
+
+
 def enter_from_owners(
-    exchange: RankExchange | None,
-    batch: Batch,
+    exchange: RankExchange,
+    steps: RankSteps,
     keys: Sequence[RowKeys],
     plan: StepPlan | None,
     layouts: Sequence[GroupLayout],
 ) -> tuple[list[RowGradients], list[RowSource]]:
-    """Get the rows from their owners. Over ranks a row's place in the batch stands for its location.
-
-    ValueError where only one of loader and stage is over ranks.
-    """
-    if exchange is None or batch.ranks is None:
-        raise ValueError(
-            "the loader and the stage are not both over ranks: give DataLoader and EmbeddingStage the same communicator"
-        )
-    sources = exchange.enter(batch.ranks, plan)
+    """Get the rows from their owners. Over ranks a row's place in the batch stands for its location."""
+    sources = exchange.enter(steps, plan)
     places = [key._replace(locations=np.arange(len(key.locations), dtype=np.uint64)) for key in keys]
     trained = [plan is not None and bool(layout.trained.any()) for layout in layouts]
     triples = zip(places, layouts, trained, strict=True)
@@ -81,9 +83,9 @@ def check_vectors_alike(
     channel = exchange.finite_channel(steps.now, trains=trains) if check_finite else None
     what = f"the rows of step {steps.now.step}"
     if exchange.wire.is_narrow:  # before those that got them say that they are infinite
-        raise_finding(channel, exchange.vectors_beyond_wire(), what, trains=trains)
+        exchange.raise_finding(channel, exchange.vectors_beyond_wire(), what, trains=trains)
     if check_finite:
-        raise_finding(channel, _said(lambda: check_finite_vectors(forward, schema)), what, trains=trains)
+        exchange.raise_finding(channel, _said(lambda: check_finite_vectors(forward, schema)), what, trains=trains)
 
 
 def gradients_to_send(
@@ -110,9 +112,9 @@ def gradients_to_send(
         found = _beyond_wire(exchange, last, grads, schema)
     to_tell = check_finite and (to_apply or (exchange.wire.is_narrow and not held))
     channel, what = exchange.finite_channel(step) if to_tell else None, f"the gradients of step {step.step}"
-    raise_finding(channel, found, what)
+    exchange.raise_finding(channel, found, what)
     if held and to_tell:  # after those that know where it comes from
-        raise_finding(channel, exchange.held_not_finite(step), f"{what}, clipped,")
+        exchange.raise_finding(channel, exchange.held_not_finite(step), f"{what}, clipped,")
     if not held and to_apply:
         exchange.collect(step, grads, alike=check_finite)
     return grads
@@ -136,6 +138,11 @@ def _said(check: Callable[[], None]) -> str | None:
     except FloatingPointError as error:
         return str(error)
     return None
+
+
+def grads_of(kept: Sequence[RowGradients | None]) -> list[Tensor | None]:
+    """The gradients of each layout, as they are."""
+    return [None if rows is None else rows.leaf.grad for rows in kept]
 
 
 def whole_gradients(last: Forward, pending: Sequence[RowGradients | None]) -> list[F32 | None]:

@@ -32,6 +32,11 @@ class StepWarnings:
         self._has_trained = True
         self._num_of_nothing = 0
 
+    def stepped(self) -> None:
+        """A step has changed rows, whoever gave their gradients."""
+        self._has_trained = True
+        self._num_of_nothing = 0
+
     def evaluated(self, batch: Batch) -> None:
         """A batch went forward in evaluation."""
         self._why_evaluated = _why_evaluated(batch) if torch.is_grad_enabled() else None

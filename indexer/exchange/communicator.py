@@ -38,6 +38,7 @@ PURPOSES = {
             *("control", "requests", "replies", "rows", "gradients", "dense", "hot", "hot_requests", "entering"),
             *("steps", "deferred", "node_requests", "node_replies", "node_rows", "node_gradients", "saves", "figures"),
             *("held", "evaluated", "node_evaluated", "next_steps", "node_memory", "finite", "finite_evaluated"),
+            "replaced",
         )
     )
 }

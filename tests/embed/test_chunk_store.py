@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.embed import _chunk_store_py as twin
+from headrace.embed._threads import Threads
 from headrace.embed.chunk_store import PLACE_MASK, ChunkStore
 from headrace.embed.initializer import Constant, Normal, Uniform, initial_vectors
 from headrace.embed.optimizers import UpdateRule
@@ -172,6 +173,27 @@ def test_a_place_that_was_located_and_then_spoiled_is_refused(bad):
     with pytest.raises(ValueError, match="at position 2 is not in host memory"):
         store.update(places, *keys(4), np.ones((4, 5), np.float32), ADAGRAD)
     assert not store.export()[1].any()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("at", [0, 700, 1399])
+def test_places_that_several_threads_look_at(at, num_threads):
+    """One place that is another than when the rows were located, in whichever thread's part."""
+    n = 1400
+    places = np.array([pack_location(3, offset) for offset in range(n + 1)], np.uint64)
+    rows = np.random.default_rng(1).random((n + 1, 6), np.float32)
+    exports = []
+    for make in (ChunkStore, twin.ChunkStore):
+        store = make(5, 1)
+        store.write(places, rows)
+        used, options = places[:n].copy(), {}
+        if make is ChunkStore:
+            options = {"threads": Threads(num_threads)}
+            store.source(used, *keys(n)).read(np.empty((n, 5), np.float32), options["threads"])
+        used[at] = places[n]
+        store.update(used, *keys(n), np.full((n, 5), 0.5, np.float32), ADAGRAD, **options)
+        exports.append([array.tobytes() for array in store.export()])
+    assert exports[0] == exports[1]
 
 
 class SameAsTwin(RuleBasedStateMachine):

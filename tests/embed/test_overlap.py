@@ -342,7 +342,6 @@ class TestErrors:
         train(other, batches[1:])
         assert bits(stage) == bits(other)
 
-
     @pytest.mark.parametrize("fails", [False, True])
     def test_a_state_is_loaded_when_no_row_moves_any_more(self, batches, monkeypatch, fails):
         """Else the thread is met in the stores, which take one caller at a time."""

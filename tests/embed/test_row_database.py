@@ -131,6 +131,26 @@ def test_unknown_ids_without_insert_read_as_they_would_start(index, database):
     assert database.pull(seen)["items"].tolist() == [[-1, -1], [0, 0]]
 
 
+@pytest.mark.parametrize("name", ["index", "commit"])
+def test_ctrl_c_behind_a_lookup_leaves_no_row_that_nobody_knows_of(database, index, monkeypatch, name):
+    """Rows of a ticket that nobody has would be committed with the next one's."""
+    done = getattr(DIT, name)
+
+    def interrupted(self, *args):
+        done(self, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DIT, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            database.prefetch({"users": [1, 2, 3]})
+    assert index.num_provisional == 0
+    known = len(index)
+    assert known == (0 if name == "index" else 3)
+    database.prefetch({"users": [7]})
+    assert len(index) == known + 1
+
+
 def test_gradients_may_be_clipped_and_dropped(database, stage):
     ticket = database.prefetch({"items": [1]})
     database.push(ticket, {"items": np.array([[3, 4]], np.float32)})

@@ -785,6 +785,45 @@ class TestGradientsOfOtherForms:
         assert found[0] == found[1]
 
 
+class TestTheSameBatchOnceMore:
+    """A forward of the batch that went forward last gives the rows that were found for it."""
+
+    @pytest.fixture
+    def batch(self, kit):
+        schema = Schema(
+            sparse=(Sparse(name="a"), Sparse(name="b")),
+            tables=(Table(name="a", dim=2, optimizer="sgd"), Table(name="b", dim=3, optimizer="sgd")),
+        )
+        ids = {"a": [[1], [2]], "b": [[1], [2]]}
+        return kit.plan_batches([kit.make_batch(schema, ids, kit.ToyIndex())])[0]
+
+    @pytest.mark.parametrize("mode", ["direct", "arena"])
+    def test_copies_with_other_labels_are_the_same(self, batch, mode):
+        stage = EmbeddingStage(batch.schema, lr=1.0, mode=mode)
+        before = [stage.lookup_rows(g, *RowKeys.of(batch.groups[g])) for g in range(2)]
+        for one in (batch, replace(batch, labels=torch.ones(2)), replace(batch, groups=tuple(batch.groups))):
+            stage(one).sum().backward()
+        stage.step(batch)
+        for g in range(2):
+            after = stage.lookup_rows(g, *RowKeys.of(batch.groups[g]))
+            np.testing.assert_allclose(before[g] - after, 3.0, rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            (lambda b: {"groups": b.groups[:1]}, ValueError, "a batch of 1 groups for a stage of 2"),
+            (lambda b: {"dense": None}, TypeError, "batch.dense"),
+            (lambda b: {"schema": ONE}, ValueError, "another schema than the stage's"),
+        ],
+    )
+    def test_what_is_no_batch_is_refused_as_ever(self, batch, change, error, message):
+        stage = EmbeddingStage(batch.schema, lr=1.0)
+        stage(batch).sum().backward()
+        with pytest.raises(error, match=message):
+            stage(replace(batch, **change(batch)))
+        stage.step(batch)
+
+
 class TestCompiler:
     def test_a_compiled_model_trains_as_it_does_otherwise(self, kit):
         index = kit.ToyIndex()

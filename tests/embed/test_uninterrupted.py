@@ -13,6 +13,7 @@ import pytest
 
 import headrace.embed
 from headrace.embed.move_worker import MoveWorker
+from headrace.embed.slot_table import SlotTable
 from headrace.embed.stage import EmbeddingStage
 from headrace.formats.schema import Schema, Sparse, Table
 
@@ -128,6 +129,30 @@ class TestStage:
             assert found == expected, f"line {at}"
             tried += 1
         assert tried > 5
+
+    def test_a_step_that_is_out_of_memory_is_made_whole_by_the_next(self, kit, monkeypatch):
+        schema = Schema(sparse=(Sparse(name="a"),), tables=(Table(name="a", dim=3, optimizer="sgd"),))
+        (batch,) = kit.plan_batches([kit.make_batch(schema, {"a": [[1], [2]]}, kit.ToyIndex())])
+        mark, failed = SlotTable.mark_dirty, []
+
+        def failing(table, slots):
+            if not failed:
+                failed.append(slots)
+                raise MemoryError
+            mark(table, slots)
+
+        monkeypatch.setattr(SlotTable, "mark_dirty", failing)
+        found = []
+        for mode in ("arena", "direct"):
+            stage = EmbeddingStage(schema, lr=1.0, mode=mode, overlap=False)
+            stage(batch).sum().backward()
+            if mode == "arena":
+                with pytest.raises(MemoryError):
+                    stage.step(batch)
+            stage.step(batch)
+            found.append(bits(stage))
+        assert found[0] == found[1]
+        assert failed
 
     def test_a_step_that_fails_between_two_layouts_is_told(self, batches, saved, monkeypatch):
         stage = EmbeddingStage(SCHEMA, seed=5, num_threads=1)

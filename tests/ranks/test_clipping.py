@@ -98,6 +98,62 @@ def test_what_was_clipped_is_dropped_with_the_gradients(data):
     run_ranks(2, lambda c: small_run(c, data, work))
 
 
+def adds(stage, batch):
+    (stage(batch).sum() * 3.0).backward()
+
+
+def scales(stage, batch):
+    for leaf in stage.pending_leaves():
+        leaf.grad.mul_(0.5)
+
+
+def clips_again(stage, batch):
+    adds(stage, batch)
+    headrace.clip_grad_norm_(stage, [], 1e-3)
+
+
+@pytest.mark.parametrize("use", [adds, scales, clips_again])
+def test_gradients_that_change_after_they_were_clipped_are_refused(data, use):
+    """Those of before are at their owners: what comes later would be lost."""
+
+    def work(stage, first, second):
+        stage(first).sum().backward()
+        stage.step(first)
+        before = stage.state_arrays()
+        stage(second).sum().backward()
+        headrace.clip_grad_norm_(stage, [], 1e-3)
+        with pytest.raises(RuntimeError, match="added or scaled after clip_grad_norm_"):  # noqa: PT012
+            use(stage, second)
+            stage.step(second)
+        for name, array in stage.state_arrays().items():
+            np.testing.assert_array_equal(array, before[name])
+        stage.optimizer().zero_grad()
+        (stage(second).sum() * 0.0).backward()
+        headrace.clip_grad_norm_(stage, [], 1e-3)
+        stage(second)  # without a backward it adds nothing
+        stage.step(second)
+        return stage.num_steps
+
+    assert run_ranks(2, lambda c: small_run(c, data, work)) == [2, 2]
+
+
+def test_dense_gradients_may_be_averaged_after_they_were_refused(data):
+    def work(stage, first, second):
+        p = torch.nn.Parameter(torch.zeros(1))
+        p.grad = torch.ones(1) * (1 + first.ranks.now.rank)
+        stage(first).sum().backward()
+        with pytest.raises(RuntimeError, match="average them over the ranks"):
+            headrace.clip_grad_norm_(stage, [p], 1.0)
+        p.grad = torch.ones(1)
+        norm = headrace.clip_grad_norm_(stage, [p], 1.0)
+        stage.step(first)
+        return float(norm), stage.num_steps
+
+    one, other = run_ranks(2, lambda c: small_run(c, data, work))
+    assert one == other
+    assert one[1] == 1
+
+
 def test_a_norm_that_is_not_finite(data):
     def work(stage, first, second):
         stage(first).mul(math.inf).sum().backward()

@@ -1,4 +1,4 @@
-"""Ctrl-C within a call over ranks: nothing is sent after it, and every later call says so."""
+"""Ctrl-C, or an error, in the middle of a call over ranks: nothing is sent after it, and every later call says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import headrace
-from headrace.embed import stage_over_ranks
+from headrace.embed import rank_exchange, stage_over_ranks
 from headrace.embed.held_gradients import HeldGradients
 from headrace.embed.hot_replicas import HotReplicas
 from headrace.embed.pending import PendingGradients
@@ -21,9 +21,10 @@ SCHEMA = make_schema()
 
 
 class InterruptedOnce:
-    """The first call of `method` on rank 0, once it is `armed`, is interrupted behind its work, or before it."""
+    """The first call of `method` on rank 0, once it is `armed`, raises `kind` behind its work, or before it."""
 
-    def __init__(self, monkeypatch, owner, method, *, behind):
+    def __init__(self, monkeypatch, owner, method, kind, *, behind):
+        self.kind = kind
         done = getattr(owner, method)
         self.armed = self.came = False
 
@@ -40,7 +41,7 @@ class InterruptedOnce:
 
     def interrupt(self):
         self.came = True
-        raise KeyboardInterrupt
+        raise self.kind
 
 
 def uses(stage, batch):
@@ -51,6 +52,7 @@ def uses(stage, batch):
     yield "state", stage.state_dict
 
 
+@pytest.mark.parametrize(("kind", "named"), [(KeyboardInterrupt, "Ctrl-C"), (MemoryError, "MemoryError")])
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(
     ("owner", "method", "what"),
@@ -62,19 +64,19 @@ def uses(stage, batch):
         (RankExchange, "_apply_deferred", r"stage\.step"),
         (RankExchange, "_update", r"stage\.step"),
         (Gradients, "total", r"stage\.step"),
-        (stage_over_ranks, "raise_finding", r"stage\(batch\)"),
+        (rank_exchange, "raise_finding", r"stage\(batch\)"),
         (stage_over_ranks, "leaf_of", r"stage\(batch\)"),  # between two messages
         (PendingGradients, "collect", r"stage\(batch\)"),  # behind the last one
         (RankExchange, "hold", "clip_grad_norm_"),
-        (HeldGradients, "total_norm", "clip_grad_norm_"),
+        (HeldGradients, "told_norms", "clip_grad_norm_"),
     ],
 )
-def test_what_comes_after_it_is_refused(tmp_path, monkeypatch, owner, method, what, behind):
+def test_what_comes_after_it_is_refused(tmp_path, monkeypatch, owner, method, what, behind, kind, named):
     write_lines(tmp_path / "train.txt", 200, seed=3, ids=300)
-    interrupt = InterruptedOnce(monkeypatch, owner, method, behind=behind)
+    interrupt = InterruptedOnce(monkeypatch, owner, method, kind, behind=behind)
 
     def train(communicator):
-        options = {"check_finite": owner is stage_over_ranks, "communicator": communicator}
+        options = {"check_finite": owner is rank_exchange, "communicator": communicator}
         stage = headrace.EmbeddingStage(SCHEMA, lr=0.01, num_threads=1, **options)
         if communicator.rank == 0:
             interrupt.thread = threading.current_thread()
@@ -87,12 +89,12 @@ def test_what_comes_after_it_is_refused(tmp_path, monkeypatch, owner, method, wh
                     if what == "clip_grad_norm_":
                         headrace.clip_grad_norm_(stage, [], 0.1)
                     stage.step(batch)
-                except KeyboardInterrupt:
-                    sends_nothing = "forward" if stage._last is not None else "step"  # once more; of nothing
+                except kind:
                     for name, use in uses(stage, batch):
-                        if name == sends_nothing or (name == "step" and stage._pending.expects_some):
-                            continue  # the step of a forward without backward is refused on any day
-                        with pytest.raises(RuntimeError, match=rf"^({what}) was interrupted half-way .* checkpoint$"):
+                        if name == "forward" and stage._last is not None:
+                            continue  # once more, for which nothing is sent
+                        told = rf"^({what}) was interrupted half-way \({named}\), .* checkpoint$"
+                        with pytest.raises(RuntimeError, match=told):
                             use()
                     return "refused"
         return "trained"
@@ -106,7 +108,7 @@ def test_what_comes_after_it_is_refused(tmp_path, monkeypatch, owner, method, wh
     assert run_ranks(2, rank, timeout_s=30.0) == ["refused", "lost"]
 
 
-def test_an_error_is_no_interruption(tmp_path, monkeypatch):
+def test_what_is_refused_is_no_interruption(tmp_path, monkeypatch):
     """What a call refuses before it sends anything may be mended, and the training goes on."""
     write_lines(tmp_path / "train.txt", 60, seed=3, ids=300)
 

@@ -64,6 +64,12 @@ def test_options_that_differ(data, change, hot_rows, message):
                 if step == 3:
                     with pytest.raises(RankMismatchError, match=rf"^step 3 is made with other options .*: {message}"):
                         stage.step(batch)
+                    before = stage.num_steps
+                    if "lr" in message and communicator.rank == 1:
+                        stage.lr = 0.05
+                    if "lr" in message:  # nothing was sent or changed
+                        stage.step(batch)
+                        assert stage.num_steps == before + 1 == 4
                 else:
                     stage.step(batch)
 
