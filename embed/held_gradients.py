@@ -14,6 +14,9 @@ from headrace.embed.arrays import F32, I64, Bool
 from headrace.indexer.exchange.channel import Channel
 from headrace.ingest.rank_step import RankStep
 
+_SAMPLED = 1024
+"""So many values of a gradient at least, if it has them, tell whether all were scaled."""
+
 F64 = npt.NDArray[np.float64]
 
 
@@ -22,12 +25,12 @@ class AsGathered:
     them, would do it in vain."""
 
     def __init__(self, grads: Sequence[Tensor | None]) -> None:
-        self._known = [(grad, None if grad is None else grad._version) for grad in grads]
+        self._known = [(grad, None if grad is None else _state_of(grad)) for grad in grads]
 
     def check(self, grads: Sequence[Tensor | None]) -> None:
         """RuntimeError unless `grads` are these, as they were."""
-        for (known, version), grad in zip(self._known, grads, strict=True):
-            if grad is not known or (grad is not None and grad._version != version):
+        for (known, state), grad in zip(self._known, grads, strict=True):
+            if grad is not known or (grad is not None and _state_of(grad) != state):
                 raise RuntimeError(
                     "gradients were added or scaled after clip_grad_norm_, which over ranks has sent those of before "
                     "to their owners: call it after the last backward, and after scaler.unscale_, right before the "
@@ -93,6 +96,12 @@ class HeldGradients:
         parts += [total[own] for total, own in zip(self.hot, self.hot_own, strict=True) if total is not None]
         powers = [_powers(np.abs(part.astype(np.float64)), norm_type) for part in parts if part.size]
         return float(np.max(powers) if math.isinf(norm_type) else np.sum(powers)) if powers else 0.0
+
+
+def _state_of(grad: Tensor) -> tuple[int, bytes]:
+    """How often torch knows that `grad` was changed, and some of its values: GradScaler scales without telling it."""
+    flat = grad.detach().reshape(-1)
+    return grad._version, flat[:: max(1, len(flat) // _SAMPLED)].numpy().tobytes()
 
 
 def _powers(sizes: F64, norm_type: float) -> float:

@@ -107,12 +107,19 @@ def scales(stage, batch):
         leaf.grad.mul_(0.5)
 
 
+def unscales(stage, batch):
+    """As a GradScaler's step does where nobody has called its `unscale_` before clipping; torch does not count it."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    scaler.scale(torch.ones(1))
+    scaler.unscale_(stage.optimizer())
+
+
 def clips_again(stage, batch):
     adds(stage, batch)
     headrace.clip_grad_norm_(stage, [], 1e-3)
 
 
-@pytest.mark.parametrize("use", [adds, scales, clips_again])
+@pytest.mark.parametrize("use", [adds, scales, unscales, clips_again])
 def test_gradients_that_change_after_they_were_clipped_are_refused(data, use):
     """Those of before are at their owners: what comes later would be lost."""
 
